@@ -21,7 +21,7 @@ void bench_gpu_close(bench_gpu *gpu); /* waits; NULL is allowed */
 /* Its index, address and name. */
 void bench_gpu_describe(const bench_gpu *gpu, bench_device *device_out);
 size_t bench_gpu_memory_bytes(const bench_gpu *gpu);
-/* Of its memory, what nobody has taken. TUTTI_ERR_UNSUPPORTED: the driver does not say. */
+/* The bytes of its memory that are free. TUTTI_ERR_UNSUPPORTED: the driver does not say. */
 tutti_status bench_gpu_free_bytes(const bench_gpu *gpu, int64_t *bytes_out);
 /* How many ranks have this GPU, at most. */
 int bench_gpu_sharers(const bench_gpu *gpu);

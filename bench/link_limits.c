@@ -6,7 +6,7 @@
  *   host B:  link_limits ADDRESS [CONGESTION...]        prints the table; A ends with it
  *
  * B sends A an order, then both carry it out. A figure is the median over samples; for large sizes the best size of
- * pieces counts. Who reaches the port may give orders: not for networks with strangers.
+ * pieces counts. Any process that reaches the port can give orders: do not use it in untrusted networks.
  */
 #include <stdint.h>
 #include <stdio.h>

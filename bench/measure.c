@@ -128,7 +128,7 @@ static elapsed start_clocks(const bench_run *run) {
     return (elapsed){.cpu_s = cpu_seconds(run), .wall_s = seconds(CLOCK_MONOTONIC)};
 }
 
-/* Waits, and adds what has passed; waiting for a GPU is no work of the processor's. */
+/* Waits, and adds what has passed; waiting for a GPU does not count as processor time. */
 static tutti_status stop_clocks(const bench_run *run, elapsed start, elapsed *total) {
     double cpu_s = cpu_seconds(run);
     TUTTI_TRY(wait(run));

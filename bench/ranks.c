@@ -1,7 +1,7 @@
 /*
  * Ranks by fork, or as threads, meeting in a store that lies in shared memory.
  *
- *   parent: maps the store, starts the ranks, waits; it is no rank itself
+ *   parent: maps the store, starts the ranks, waits; it is not a rank itself
  *   ranks:  make a communicator through the store, run the body, exit
  *
  * The store is a list of entries in a shared mapping, newest first; an entry is never changed, only hidden by a

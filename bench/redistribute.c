@@ -264,7 +264,7 @@ static tutti_status open_bare(const bench_redistribute *s, scene *c) {
     TUTTI_TRY(tutti_tensor_local(c->dst, &local));
     TUTTI_TRY(bench_redistribute_alloc(s, room, &c->one));
     TUTTI_TRY(bench_redistribute_alloc(s, room, &c->other));
-    if (s->gpu == NULL) memset(c->one, 1, room); /* memory that nobody has written is read more quickly */
+    if (s->gpu == NULL) memset(c->one, 1, room); /* memory that was never written is read more quickly */
     tutti_box_plan(&(tutti_box){.ndims = 2,
                                 .element_bytes = s->type->bytes,
                                 .shape = {local.shape[0], local.shape[1]},

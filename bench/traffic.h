@@ -1,6 +1,6 @@
 /*
- * Who sends how much to whom in alltoallv_perf, as nccl-tests has it: made from the distance between ranks, or read
- * from a file. Each part is a multiple of 16 bytes, so that it holds whole elements of every type.
+ * How much each rank sends to each other in alltoallv_perf, as nccl-tests has it: made from the distance between
+ * ranks, or read from a file. Each part is a multiple of 16 bytes, so that it holds whole elements of every type.
  */
 #ifndef TUTTI_BENCH_TRAFFIC_H
 #define TUTTI_BENCH_TRAFFIC_H

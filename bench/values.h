@@ -58,7 +58,7 @@ int64_t bench_values_check_moved(const bench_pattern *pattern, int source, size_
 /* How many of `count` elements differ from the reduction over all ranks, from element `first`. */
 int64_t bench_values_check_reduced(const bench_pattern *pattern, size_t first, size_t count, const void *got);
 
-/* How many of `count` elements are not zero bytes: a buffer that nobody should have written. */
+/* How many of `count` elements are not zero bytes: a buffer that should not have been written. */
 int64_t bench_values_check_untouched(const bench_pattern *pattern, size_t count, const void *got);
 
 /* The factor of `rank` in the pre-multiplied sum. */

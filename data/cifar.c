@@ -114,7 +114,7 @@ static tutti_status check_file(const cifar_source *source, cifar_file *file) {
     return check_labels(source, file);
 }
 
-/* *found_out false: there is no such file. */
+/* Sets *found_out to false where the file does not exist. */
 static tutti_status add_file(cifar_source *source, const char *folder, const char *name, bool *found_out) {
     char path[PATH_BYTES];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= PATH_BYTES)

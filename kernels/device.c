@@ -38,7 +38,7 @@ static struct {
     atomic_bool opened;                        /* by tutti_device_open */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Of in_use, on a line that all callers read and nobody writes often. */
+/* State of in_use, on a cache line that all callers read and that is rarely written. */
 static struct {
     _Atomic(const tutti_device *) device; /* once there was a context */
     _Atomic int64_t looked;               /* at which tick the answer was last found to be no */
@@ -150,8 +150,8 @@ static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads_out)
     return 1; /* every library says the same */
 }
 
-/* Somebody has loaded the driver's library: PyTorch, a runtime linked into the program, the program itself. To search for it
- * takes 20 us, so that is done only where a library has been loaded since. */
+/* True if PyTorch, a runtime linked into the program, or the program itself has loaded the driver's library. A search
+ * takes 20 us, so the function searches only if a library has been loaded since the last search. */
 static bool driver_is_loaded(void) {
     unsigned long long loads = 0;
     dl_iterate_phdr(count_loads, &loads);
@@ -162,7 +162,7 @@ static bool driver_is_loaded(void) {
     return driver != NULL;
 }
 
-/* The module, if CUDA could be in use here. A driver without a module is no reason to fail: most processes in which it is
+/* The module, if CUDA could be in use here. A driver without a module is not an error: most processes in which it is
  * loaded give only host memory. */
 static const tutti_cuda_module *module_to_ask(void) {
     const tutti_cuda_module *module = atomic_load_explicit(&state.module, memory_order_acquire);

@@ -162,7 +162,7 @@ typedef struct tutti_dense_backward_args {
     int batch;
     const tutti_real *x, *weight, *y;
     tutti_real *dy;                   /* with relu: masked in place */
-    tutti_real *dweight, *dbias, *dx; /* dbias NULL: there is no bias; dx may be NULL */
+    tutti_real *dweight, *dbias, *dx; /* dbias is NULL without a bias; dx may be NULL */
 } tutti_dense_backward_args;
 void tutti_dense_backward(const tutti_dense *dense, const tutti_dense_backward_args *args);
 

@@ -82,7 +82,8 @@ static void list_candidates(const tutti_ops_call *call, const tutti_layout *targ
 
 /* ------------------------------------------------------------------------------------------------ prices */
 
-/* Nobody has measured GPUs: what the busiest rank receives, at the pace of a link between two of them, and some launches. */
+/* Prices of GPUs are not measured: they count what the busiest rank receives, at the pace of a link between two GPUs,
+ * and some launches. */
 static const double GPU_LAUNCH_US = 20, GPU_BYTES_PER_US = 1e5;
 static const double GPU_PACE = 1e-3; /* of a row's time of one core */
 

@@ -1,5 +1,6 @@
 /*
- * How the calling thread's last operator was computed, in words: kept as it is, and written when somebody asks.
+ * Describes in words how the calling thread's last operator was computed: keeps the raw facts, and writes the text on
+ * request.
  */
 #include <stdio.h>
 #include <string.h>

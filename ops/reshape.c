@@ -18,7 +18,7 @@ typedef struct group {
     int64_t x_inner, y_inner;
 } group;
 
-/* Dimensions of extent 1 are nobody's. Gives the number of groups; empty tensors have none. */
+/* Dimensions of extent 1 belong to no group. Gives the number of groups; empty tensors have none. */
 static int find_groups(const tutti_layout *x, int ndims, const int64_t *shape, group groups[TUTTI_MOST_DIMS]) {
     int i = 0, j = 0, count = 0;
     for (;;) {

@@ -108,8 +108,8 @@ static bool post_next(tutti_rdma_stream *stream) {
     return true;
 }
 
-/* Registers the current part for a grant that covers it. False: there is no grant yet. Where it cannot be
- * registered, the ring is used. */
+/* Registers the current part for a grant that covers it; if the registration fails, the stream uses the ring
+ * instead. Returns false if the peer has not sent a grant yet. */
 static bool start(tutti_rdma_stream *stream) {
     uint64_t address;
     size_t granted = tutti_rdma_direct_grant(stream, &address), left = tutti_rdma_parts_left(&stream->parts);

@@ -50,7 +50,7 @@ int tutti_rdma_near_distance(const char *root, const char *adapter, int cpu) {
     return found;
 }
 
-/* The path below the host bridge: "0000:16:02.0/0000:17:00.0/...". NULL: there is no such device. */
+/* The path below the host bridge: "0000:16:02.0/0000:17:00.0/...". NULL: the device was not found. */
 static const char *below_host_bridge(const char *link, char path[PATH_MAX]) {
     const char *bridge = realpath(link, path) != NULL ? strstr(path, "/pci") : NULL;
     const char *below = bridge != NULL ? strchr(bridge + 1, '/') : NULL;

@@ -107,7 +107,7 @@ static size_t ring_run(tutti_rdma_stream *stream, size_t left) {
     return left;
 }
 
-/* False: there is no room. */
+/* Returns false if there is no room. */
 static bool push_record(tutti_rdma_stream *stream, size_t run) {
     uint64_t line = stream->out_line;
     tutti_rdma_ring_head head = {.position = stream->out_position,

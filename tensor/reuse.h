@@ -6,7 +6,7 @@
  * then on: it is never given out again.
  *
  * Invariant: a block is owned by the pool or by a tensor, never both. The pool's blocks are freed with the pool, or
- * where there is no memory left.
+ * when memory has run out.
  */
 #ifndef TUTTI_TENSOR_REUSE_H
 #define TUTTI_TENSOR_REUSE_H

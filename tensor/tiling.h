@@ -40,8 +40,8 @@ tutti_status tutti_tiling_split(tutti_tiling *tiling, int dim, int axis, tutti_s
 /* Replaces the offsets of a dimension, after all its splits have been made. */
 void tutti_tiling_cut(tutti_tiling *tiling, int dim, const int64_t *offsets);
 /* Makes a copy in which the first dimension of more than one element is cut once more, evenly along the axes of the
- * mask, inside of its present cuts: where it has none, the parts are contiguous in memory, in order. *done_out
- * false, and no copy: there is no such dimension. */
+ * mask, inside of its present cuts: where it has none, the parts are contiguous in memory, in order. Without
+ * such a dimension it makes no copy and sets *done_out to false. */
 tutti_status tutti_tiling_cut_evenly(const tutti_tiling *tiling, unsigned axes, tutti_tiling *cut_out, bool *done_out);
 tutti_status tutti_tiling_copy(const tutti_tiling *tiling, tutti_tiling *copy_out);
 void tutti_tiling_free(tutti_tiling *tiling);

@@ -112,7 +112,7 @@ Test(bench_cuda, that_there_is_no_gpu_is_said_once_with_what_to_do) {
     }
 }
 
-/* Nobody who has a GPU for each rank expects it. */
+/* A user with a GPU for each rank does not expect calls to go through host memory. */
 Test(bench_cuda, that_calls_go_through_host_memory_is_told_once_with_the_reason) {
     perf_result out =
         perf_run("env STANDIN_GPUS=2 TUTTI_NCCL_LIBRARY=/no/such/libnccl.so all_reduce_perf --device cuda -t 2 "

@@ -1,6 +1,6 @@
 /*
  * A result's bits depend on the inputs and nothing else: not on the algorithm, the chunk size, the instruction set, the
- * kind of memory, the place of the result, who comes first, or whether ranks are threads or processes.
+ * kind of memory, the place of the result, which rank comes first, or whether ranks are threads or processes.
  *
  * The numbers are such that it would show. In a third of the elements two ranks hold b and -b, and b is so much larger
  * than the others' numbers that these lose bits against it: each order of summation, and each place where a result is

@@ -143,7 +143,7 @@ Test(bundle, goes_on_from_another_buffer_though_one_lane_is_behind) {
         }
         cr_assert_eq(pipe_->transport->progress(pipe_), TUTTI_OK);
         if (got[2] < 40 * BLOCK || large == NULL) continue;
-        cr_assert_not(tutti_pipe_has_sent(pipe_), "all has gone, though nobody read");
+        cr_assert_not(tutti_pipe_has_sent(pipe_), "all data has gone, though the peer did not read lane 1");
         post_send(moved, bytes);
         memset(large, 0xaa, bytes);
         free(large);
@@ -256,7 +256,7 @@ Test(bundle, ends_with_a_lane_on_which_it_sends) {
     cr_assert(is_told(drive(5000), "socket 2 of 3"), "%s", pipe_->error);
 }
 
-/* Who leaves ends his lanes in any order; what he said last may lie on the one whose turn it is. */
+/* A peer that leaves closes its lanes in any order; its last bytes may lie on the lane that is read next. */
 Test(bundle, hears_last_words_on_one_lane_after_another_has_ended) {
     post_receive(BLOCK - 100);
     say(0, src, BLOCK - 100);

@@ -69,7 +69,7 @@ Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole) {
     tutti_channel_close(channel);
 }
 
-/* The writer stops in the middle: nothing is taken, and all of it once he goes on. */
+/* The writer stops in the middle of a message: the reader takes nothing, and all of it once the writer goes on. */
 Test(channel, a_message_is_whole_once_its_last_part_is_there) {
     enum { BYTES = 20000, LAST = 2 * (64 + 8192) }; /* the line in front of the last of three parts */
     tutti_channels *channel = open_mirror();

@@ -277,7 +277,7 @@ Test(checkpoint, a_checkpoint_tells_its_model_and_its_optimizer) {
     cr_assert_str_eq(found.path, path);
     cr_assert_eq(tutti_checkpoint_find(path, &found), TUTTI_OK, "%s", tutti_last_error());
     files_write(folder, "step-00000009.safetensors", false, "x", 1);
-    cr_assert_eq(tutti_checkpoint_find(folder, &found), TUTTI_ERR_DATA, "the latest is no checkpoint");
+    cr_assert_eq(tutti_checkpoint_find(folder, &found), TUTTI_ERR_DATA, "the latest file is not a valid checkpoint");
     drop_fixture(&saved);
 }
 

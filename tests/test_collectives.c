@@ -1,6 +1,6 @@
 /*
- * What holds for collectives besides their values: who waits for whom, large data with the default settings, special
- * numbers, and memory of both kinds.
+ * What holds for collectives besides their values: which ranks wait for which, large data with the default settings,
+ * special numbers, and memory of both kinds.
  */
 #include <criterion/criterion.h>
 #include <math.h>

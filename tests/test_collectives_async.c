@@ -297,7 +297,7 @@ static int64_t elapsed_ms(const struct timespec *since) {
 }
 
 /* A thread that calls and waits does the work itself. A worker that looked every 0.4 ms would sleep 500 times meanwhile; this
- * process itself never sleeps. Then a call that nobody waits for, soon after, begins all the same. */
+ * process itself never sleeps. Soon after, a call that no thread waits for must begin all the same. */
 static tutti_status stream_of_short_calls(ranks_context *context) {
     struct rusage before, after;
     struct timespec began;
@@ -318,7 +318,7 @@ static tutti_status stream_of_short_calls(ranks_context *context) {
         tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_FLOAT32, TUTTI_MAX, &TUTTI_OPTIONS(.work = &work)));
     clock_gettime(CLOCK_MONOTONIC, &began);
     while (!tutti_work_done(work) && elapsed_ms(&began) < 5000) usleep(1000);
-    RANKS_CHECK(tutti_work_done(work), "a call that nobody waits for has not begun within 5 s");
+    RANKS_CHECK(tutti_work_done(work), "a call that no thread waits for has not begun within 5 s");
     tutti_work_free(work);
     return TUTTI_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * The DDP engine's errors: they name the parameter, are the same on all ranks where all are concerned, and leave
- * nobody waiting.
+ * no rank waiting.
  */
 #include <criterion/criterion.h>
 #include <signal.h>

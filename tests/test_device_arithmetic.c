@@ -180,7 +180,7 @@ Test(device_arithmetic, vectors_lie_at_multiples_of_16_in_every_buffer) {
     }
 }
 
-/* Of all buffers the first element is so many elements after a multiple of 16; of one it may be another number. */
+/* All buffers begin `shift` elements after a multiple of 16 bytes, except one result: `odd_one` elements after it. */
 static void check_shifted(buffers *b, tutti_type type, int nsrcs, size_t count, size_t shift, size_t odd_one) {
     enum { BEHIND = 16 };
     static _Alignas(16) char results[3][ROW + 64], expected[ROW];

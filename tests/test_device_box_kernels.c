@@ -89,7 +89,7 @@ Test(device_box_kernels, transposes_go_by_tiles_of_every_size) {
             }
 }
 
-/* Rows of so many bytes of an array of longer ones, to an array of as long ones. */
+/* Copies 100 rows of `row` bytes; the rows of the two arrays are `src_pitch` and `dst_pitch` bytes apart. */
 static used copy_rows(int64_t row, int64_t dst_pitch, int64_t src_pitch, size_t at) {
     const boxes_case c = {.box = {.ndims = 2,
                                   .element_bytes = 1,

@@ -1,5 +1,5 @@
 /*
- * The door: who knows the key gets in, nobody else does, and nobody else can keep him out.
+ * The door: a process that knows the key gets in; no other process gets in, or can keep that one out.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -260,7 +260,7 @@ Test(listener, takes_neither_a_replayed_nor_a_reflected_nor_a_made_up_proof) {
     tutti_listener_proof heard, made_up;
     uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
     cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
-    /* Somebody gets in, and is overheard. */
+    /* A client gets in, and its proof is overheard. */
     int fd = knock_raw();
     say(fd, &hello);
     cr_assert(receive(fd, &reply, sizeof reply));

@@ -1,5 +1,6 @@
 /*
- * Who connects to a door: proves nothing to strangers, and says of every address why it does not lead there.
+ * The side that connects to a door: it proves nothing to strangers, and its error says for each address why that does
+ * not lead to the door.
  */
 #include <criterion/criterion.h>
 #include <netinet/in.h>
@@ -30,7 +31,7 @@ static bool receive(int fd, void *data, size_t bytes) {
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-/* A door of somebody else's, on the loopback interface. */
+/* A door that does not belong to the job, on the loopback interface. */
 typedef struct false_door {
     int listener;
     enum { SAYS_NOTHING, SAYS_GARBAGE, KNOWS_NOTHING, CLOSES } manner;
@@ -114,7 +115,7 @@ Test(door_connect, lists_all_addresses_where_none_leads_there) {
         (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"}; /* RFC 5737 */
     many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "near"};
     many.naddresses = 2;
-    many.port = 1; /* nobody's */
+    many.port = 1; /* no process listens there */
     tutti_conn_id ticket = ticket_of(23);
     tutti_deadline deadline = tutti_deadline_after_ms(500);
     tutti_connection got = {.socket = -1};
@@ -128,7 +129,7 @@ Test(door_connect, lists_all_addresses_where_none_leads_there) {
 
 Test(door_connect, finds_the_right_address_among_wrong_ones) {
     tutti_listener_info many = card;
-    /* Nobody answers there (RFC 5737); something else may, or nothing; then the right one. */
+    /* No host answers at the first (RFC 5737), another process may listen at the second, the third is right. */
     many.addresses[0] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"};
     many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
     many.addresses[2] = card.addresses[0];

@@ -1,6 +1,6 @@
 /*
  * Connections that make one pipe together: they come to the door one by one, and are taken when all are there; strangers, and
- * lanes that cannot be, keep nobody from that.
+ * lanes with impossible numbers, do not prevent that.
  */
 #include <criterion/criterion.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /*
- * A rank's process ends: who still needs it gets "peer died", with rank and pid, within two seconds.
+ * A rank's process ends: each rank that still needs it gets "peer died", with rank and pid, within two seconds.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -78,7 +78,7 @@ static tutti_status survive(ranks_context *context) {
     }
     TUTTI_TRY(call_prepare(&stage->call, context->rank, context->nranks, &state));
     tutti_status status = call_start(&state, context->comm, NULL);
-    while (context->rank == VICTIM) pause(); /* where its part needed nobody */
+    while (context->rank == VICTIM) pause(); /* where its part needed no other rank */
     while (status == TUTTI_OK && atomic_load(&stage->died_ns) == 0) usleep(1000);
     if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL); /* the call needed nothing of the victim */
     status = check_error(context, status);

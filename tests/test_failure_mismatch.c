@@ -118,7 +118,7 @@ Test(failure_mismatch, counts_of_v_variants_are_compared_pairwise) {
     run(wrong_v_count);
 }
 
-/* One rank makes one call more than the others, who go on to another kind. */
+/* One rank makes one call more than the others, which go on to another kind of call. */
 static tutti_status one_call_too_many(ranks_context *context) {
     int value = 0;
     if (context->rank == 2) value++;

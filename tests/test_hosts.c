@@ -153,7 +153,7 @@ Test(hosts, two_hosts_reach_each_other_and_count_what_they_send) {
     cr_assert_eq(namespace_of_this_process(), outside);
 }
 
-/* Who answers at an address: nobody, or a port that is closed. */
+/* What a connect to an address meets: a host that refuses it (the port is closed), or no answer. */
 static tutti_status expect_answer(const char *address, bool reached) {
     struct sockaddr_in place = place_of(address);
     struct timeval limit = {.tv_sec = reached ? 5 : 0, .tv_usec = reached ? 0 : 300000}; /* of a connect, too */
@@ -255,7 +255,7 @@ static tutti_status pull_cable(ranks_context *context) {
         usleep(500000);
         TUTTI_TRY(netns_set_link(hosts_network(), 1, true));
     }
-    while (atomic_load(pulled_ns) == 0) usleep(1000); /* who fails ends them all */
+    while (atomic_load(pulled_ns) == 0) usleep(1000); /* a rank that fails ends all ranks */
     TUTTI_TRY(move(context->rank, fd, 10));
     double seconds = (double)(tutti_now_ns() - atomic_load(pulled_ns)) / 1e9;
     close(fd);

@@ -122,7 +122,7 @@ Test(hosts_collectives, no_rank_leaves_a_barrier_before_all_hosts_have_come) {
     munmap(arrived, 4096);
 }
 
-/* The same bits on all ranks and in all repeats, whoever comes late. */
+/* The same bits on all ranks and in all repeats, whichever rank comes late. */
 static tutti_status repeat_sum(ranks_context *context) {
     enum { COUNT = 3001 };
     static float first[COUNT], values[COUNT], others[16 * COUNT];

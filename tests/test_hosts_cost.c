@@ -12,7 +12,7 @@
 
 #define SLOW_GBS 0.0125 /* 100 Mbit/s */
 
-/* Rank 0 slows the victim's link down (-1: nobody's) before the ranks meet. */
+/* Rank 0 slows the victim's link down (-1: no link) before the ranks meet. */
 static tutti_status measure(ranks_context *context) {
     int victim = scene_now()->victim;
     if (context->rank == 0) {
@@ -65,7 +65,7 @@ static tutti_status share_cores(ranks_context *context) {
     TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "crowded", NULL, &context->comm));
     RANKS_CHECK(context->comm->spins == (ncores >= context->nranks), "%d ranks on %d cores: %d are counted on %d, %s",
                 context->nranks, ncores, context->comm->host_ranks, context->comm->host_cores,
-                context->comm->spins ? "who wait spin" : "who wait yield");
+                context->comm->spins ? "waiting ranks spin" : "waiting ranks yield");
     return tutti_barrier(context->comm, NULL);
 }
 

@@ -69,7 +69,7 @@ Test(hosts_cuda, so_they_do_by_nccl) {
     run((const int[]){2, 1, 0}, nccl, some_body);
 }
 
-/* Rank 0 differs: rank 1 of its host finds that, and the other host is told. */
+/* Rank 0 differs: rank 1 of its host finds that, and the other host gets the error too. */
 static tutti_status differ(ranks_context *context) {
     cuda_rank rank;
     void *memory;

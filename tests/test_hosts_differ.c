@@ -1,7 +1,8 @@
 /*
- * Calls on CUDA memory that differ between hosts, or that one host does not make: which they are is told on all ranks, long
- * before any deadline where both are known. The GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), the hosts
- * network namespaces. Like NCCL, its stand-in compares nothing that helps: most calls that differ hang in it, some pass.
+ * Calls on CUDA memory that differ between hosts, or that one host does not make: the error names them on all ranks,
+ * long before any deadline where both are known. The GPUs and NCCL are stand-ins (support/standin_cuda.c,
+ * standin_nccl.c), the hosts network namespaces. Like NCCL, its stand-in compares nothing that helps: most calls that
+ * differ hang in it, some pass.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -126,7 +127,7 @@ static tutti_status differ_in_turn(ranks_context *context) {
     bool is_staged = strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "staged") == 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tutti_comm *comm;
-        if (is_staged && cases[i].odd.kind == REDUCE) continue; /* who only sends is shown with a later call there */
+        if (is_staged && cases[i].odd.kind == REDUCE) continue; /* a rank that only sends fails in a later call there */
         TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
         TUTTI_TRY(differ(context, comm, &rank, i));
         TUTTI_TRY(nccl_meet(context)); /* not to leave before */
@@ -179,7 +180,7 @@ Test(hosts_differ, hundreds_of_equal_calls_are_no_difference) {
 
 /* ----------------------------------------------------------------------------------------------- no call */
 
-/* Who is absent stays away from the second call; all others are told that it is `missing`. */
+/* The absent rank does not make the second call; the errors of all others say that `missing` has not made it. */
 static tutti_status await_absent(ranks_context *context, bool is_absent, int missing, int present) {
     cuda_rank rank;
     void *memory;

@@ -1,6 +1,6 @@
 /*
- * Who ends between hosts, and how the others are told: a host vanishes, a rank dies, with a child that lives on or while
- * others wait for it. What goes wrong on the way between hosts is in test_hosts_network.c.
+ * Hosts and ranks that end, and how the others learn of it: a host vanishes, a rank dies, with a child that lives on
+ * or while others wait for it. What goes wrong on the way between hosts is in test_hosts_network.c.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -61,7 +61,7 @@ Test(hosts_failure, the_death_of_one_rank_is_told_on_all_hosts_with_its_name) {
     }
 }
 
-/* A short call is known to fail by who waits for the dead; all others have it from him, some of them by way of another. */
+/* In a short call the rank that waits for the dead one finds the failure; all others hear of it, some indirectly. */
 Test(hosts_failure, a_third_host_hears_who_died_and_who_found_it) {
     HOSTS_NEED(0);
     for (int victim = 1; victim <= 5; victim += 2) {
@@ -120,7 +120,7 @@ Test(hosts_failure, a_forked_child_does_not_hide_the_death_of_its_parent) {
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .environment = scene_attentive}, lose_parent);
 }
 
-/* A rank that waits for nobody in particular and one that waits for the dead one are both told. */
+/* A rank that receives from any source and one that receives from the dead rank both get the error. */
 static tutti_status lose_sender(ranks_context *context) {
     static int buffer[1000];
     int last = context->nranks - 1;

@@ -1,6 +1,7 @@
 /*
- * Ranks of other hosts that leave properly: they destroy the communicator and end, which is no failure for those who want
- * nothing of them, also where these wait for any rank. And what is known of a host whose first rank has left so.
+ * Ranks of other hosts that leave properly: they destroy the communicator and end, which is not a failure for ranks
+ * that need nothing of them, also where these wait for any rank. And what is known of a host whose first rank has
+ * left so.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -24,7 +25,7 @@ static tutti_status leave_and_wait(ranks_context *context) {
         RANKS_CHECK(value == 77, "%d came", value);
         return TUTTI_OK;
     }
-    usleep(2500000); /* longer than a connection is tried for that nobody takes */
+    usleep(2500000); /* longer than a rank tries to connect when no process accepts */
     value = 77;
     for (int to = 0; to < 2; to++) TUTTI_TRY(tutti_send(context->comm, &value, 1, TUTTI_INT32, to, 5, NULL));
     return TUTTI_OK;
@@ -77,8 +78,8 @@ Test(hosts_leave, a_death_is_told_to_those_who_wait_for_the_dead_after_the_hosts
     }
 }
 
-/* Host 1's first rank destroys the communicator and lives on. A rank that nobody has a connection with dies: those of the
- * other host who wait for any rank are told, whichever host it is. */
+/* Host 1's first rank destroys the communicator and lives on. A rank without any connection dies: the ranks of the
+ * other host that wait for any rank get the error, whichever host it is. */
 static tutti_status lose_behind_the_first(ranks_context *context) {
     int first = hosts_first(1), victim = scene_now()->victim, value = 0;
     TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "left early", NULL, &context->comm));
@@ -88,7 +89,7 @@ static tutti_status lose_behind_the_first(ranks_context *context) {
         TUTTI_TRY(tutti_comm_destroy(context->comm));
         context->comm = NULL;
         RANKS_CHECK(tutti_now_ns() - start_ns < 1000000000, "the destroy waited");
-        while (atomic_load(&scene_now()->flag) == 0) usleep(1000); /* who fails ends them all */
+        while (atomic_load(&scene_now()->flag) == 0) usleep(1000); /* a rank that fails ends all ranks */
         return TUTTI_OK;
     }
     usleep(1200000); /* beats pass */

@@ -162,7 +162,7 @@ static tutti_status give_up(ranks_context *context) {
         status = tutti_send(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 0, 1, &TUTTI_OPTIONS(.timeout_ms = 30000));
     else status = tutti_recv(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 1, 1, &TUTTI_OPTIONS(.timeout_ms = 500));
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT && strstr(tutti_last_error(), "deadline of 500 ms") != NULL,
-                "status %d: %s", status, tutti_last_error()); /* the sender is told */
+                "status %d: %s", status, tutti_last_error()); /* the sender gets the error too */
     RANKS_CHECK(tutti_now_ns() - start_ns < 3000000000, "it took too long");
     memset(data, 0x5a, GIVEN_UP_BYTES);
     for (int round = 0; round < 5; round++) {

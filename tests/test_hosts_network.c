@@ -1,6 +1,6 @@
 /*
  * What goes wrong on the way between hosts: a cable is pulled for good or for a while, packets get lost or are late, an
- * interface leads nowhere. Who ends is in test_hosts_failure.c.
+ * interface leads nowhere. Hosts and ranks that end are in test_hosts_failure.c.
  */
 #include <criterion/criterion.h>
 #include <stdatomic.h>

@@ -1,7 +1,8 @@
 /*
- * Long calls between hosts, in pieces, that end in the middle: a rank dies, gives up from another thread, is interrupted, or
- * stops until the others' deadline has passed, and goes on later. Nobody hangs, all get the error, and no buffer is written
- * once its call has returned: each rank fills it then with a pattern, and looks at it when all have returned long ago.
+ * Long calls between hosts, in pieces, that end in the middle: a rank dies, gives up from another thread, is
+ * interrupted, or stops until the others' deadline has passed, and goes on later. No rank hangs, all get the error,
+ * and no buffer is written once its call has returned: each rank fills it then with a pattern, and looks at it when
+ * all have returned long ago.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -128,13 +129,13 @@ static int asked(void *context) {
     return 1;
 }
 
-/* Until all ranks that live have returned, and long after; who stands still is continued first. */
+/* Until all ranks that live have returned, and long after; a stopped rank is continued first. */
 static void wait_for_all(const ranks_context *context) {
     scene *s = context->argument;
     int living = s->how == DIES ? NRANKS - 1 : NRANKS, mine = atomic_fetch_add(&s->returned, 1) + 1;
     if (mine == NRANKS - 1 && s->how == STOPS) kill(ranks_pid(context, s->victim), SIGCONT);
     if (mine == living) atomic_store(&s->all_ns, tutti_now_ns());
-    while (atomic_load(&s->all_ns) == 0) usleep(1000); /* who fails ends them all */
+    while (atomic_load(&s->all_ns) == 0) usleep(1000); /* a rank that fails ends all ranks */
     while (tutti_now_ns() < atomic_load(&s->all_ns) + LONG_AGO_MS * NS_PER_MS) usleep(10000);
 }
 

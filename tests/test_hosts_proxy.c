@@ -1,10 +1,11 @@
 /*
- * A process between two hosts that takes their connections and passes bytes on: host 2, through which hosts 0 and 1 send what is
- * for each other (the routes are the test's). It changes bytes of long runs of zeros, or nothing.
+ * A process between two hosts that takes their connections and passes bytes on: host 2, through which hosts 0 and 1
+ * send what is for each other (the routes are the test's). It changes bytes of long runs of zeros, or nothing.
  *
- * With TUTTI_ENCRYPT=1 no changed byte is taken for data. Without, a host on the way can change them: that is documented, and
- * shown here, so that the test with encryption says something. Who changes nothing is in nobody's way; nor is a translation of
- * the address from which a host calls. An address that leads to another place than it says is refused.
+ * With TUTTI_ENCRYPT=1 no changed byte is taken for data. Without, a host on the way can change them: that is
+ * documented, and shown here, so that the test with encryption says something. A proxy that changes nothing does no
+ * harm; nor does a translation of the address from which a host calls. An address that leads to another place than it
+ * says is refused.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -46,7 +47,7 @@ typedef struct play {
 /* ------------------------------------------------------------------------------------------------ the proxy */
 
 typedef struct pass {
-    int rank, listener; /* sockets: who has called, and whom */
+    int rank, listener; /* sockets: to the rank that connected, and to the one it connects to */
     bool changes;
 } pass;
 
@@ -240,7 +241,7 @@ Test(hosts_proxy, with_encryption_a_changed_byte_is_an_error) {
 /* Else the test above would say nothing. */
 Test(hosts_proxy, without_encryption_a_changed_byte_is_taken) {
     run((play){.changes = true, .expects_changed = true}, plain);
-    cr_assert_gt(atomic_load(&scene_now()->warm), 0, "nobody got a changed byte");
+    cr_assert_gt(atomic_load(&scene_now()->warm), 0, "no rank got a changed byte");
 }
 
 /* ------------------------------------------------------------------------------------------ false addresses */

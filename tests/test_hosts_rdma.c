@@ -108,7 +108,7 @@ static tutti_status go_by_verbs(ranks_context *context) {
     TUTTI_TRY(tutti_comm_split(comm, 0, -context->rank, NULL, &half));
     TUTTI_TRY(sum(half));
     TUTTI_TRY(count_ways(half, &tutti_verbs_transport, &links, &messages));
-    if (context->rank == 0) TUTTI_TRY(tutti_comm_init_rdma(comm)); /* again: needs nobody */
+    if (context->rank == 0) TUTTI_TRY(tutti_comm_init_rdma(comm)); /* again: needs no other rank */
     tutti_comm_destroy(half);
     tutti_comm_destroy(comm);
     return TUTTI_OK;

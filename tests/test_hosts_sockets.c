@@ -1,7 +1,7 @@
 /*
- * Several TCP connections to each peer (TUTTI_TCP_SOCKETS): results are right, one that is cut is told like a lost peer, hosts
- * that differ about their number are told so, and where each flow is limited, more of them carry more. Everything else between
- * hosts is run over several sockets as well: see tests/CMakeLists.txt.
+ * Several TCP connections to each peer (TUTTI_TCP_SOCKETS): results are right, a cut connection is reported like a
+ * lost peer, hosts that differ about their number get an error that says so, and where each flow is limited, more of
+ * them carry more. Everything else between hosts is run over several sockets as well: see tests/CMakeLists.txt.
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -71,7 +71,7 @@ static tutti_status spread(ranks_context *context) {
     if (status == TUTTI_OK) status = tutti_recv(context->comm, in, bytes, TUTTI_UINT8, other, 1, NULL);
     if (status == TUTTI_OK) status = tutti_work_wait(work, -1);
     int all = busy_sockets(MIB, fds);
-    if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL); /* nobody leaves while the other one counts */
+    if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL); /* no rank leaves while the other one counts */
     tutti_work_free(work);
     free(data);
     free(in);
@@ -176,7 +176,7 @@ static tutti_status measure(ranks_context *context) {
     return status;
 }
 
-/* By one algorithm: what a limit lets pass at first misleads those who measure the network. */
+/* By one algorithm: what a limit lets pass at first misleads a measurement of the network. */
 static times measure_with(int nsockets, times *shared) {
     char setting[40];
     snprintf(setting, sizeof setting, "TUTTI_TCP_SOCKETS=%d", nsockets);

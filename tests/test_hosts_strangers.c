@@ -1,6 +1,6 @@
 /*
- * Who does not belong to the job: hosts with another secret, and strangers who knock at the ports on which ranks listen,
- * with garbage or without a word, while ranks work or still look for each other.
+ * Processes that do not belong to the job: hosts with another secret, and strangers that connect to the ports on
+ * which ranks listen, with garbage or without a word, while ranks work or still look for each other.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -40,7 +40,7 @@ static tutti_status join_with_secret(ranks_context *context) {
     if (equal) return status;
     RANKS_CHECK(status != TUTTI_OK, "strangers work together");
     const char *text = tutti_last_error();
-    if (strstr(text, "secret") != NULL) atomic_fetch_add(&scene_now()->flag, 1); /* who was refused knows why */
+    if (strstr(text, "secret") != NULL) atomic_fetch_add(&scene_now()->flag, 1); /* the refused rank knows why */
     RANKS_CHECK(strstr(text, secrets[0]) == NULL && strstr(text, secrets[1]) == NULL, "tells a secret: %s", text);
     return TUTTI_OK;
 }
@@ -119,7 +119,7 @@ Test(hosts_strangers, that_there_is_no_secret_is_not_said_where_it_is_meant_so) 
     cr_assert_eq(count_warnings(LAYOUT(3), NULL), 0);
 }
 
-/* The launcher says that all are on one host, and the store that they are not: somebody has come from elsewhere. */
+/* The launcher says that all are on one host, and the store that they are not: a process has come from elsewhere. */
 static tutti_status meet_an_uninvited(ranks_context *context) {
     tutti_comm *comm;
     if (context->rank == 0) setenv("LOCAL_WORLD_SIZE", "2", 1);
@@ -173,7 +173,7 @@ static tutti_status join_among_forgeries(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* Six values and a counter; "ranks" has come in its place before anybody reads it, and "doors" most often. */
+/* Six values and a counter; "ranks" has come in its place before any rank reads it, and "doors" most often. */
 Test(hosts_strangers, with_a_secret_what_others_have_left_in_the_store_is_named_and_ignored) {
     HOSTS_NEED(0);
     static const char *const with_secret[] = {"TUTTI_SECRET=our word", NULL};
@@ -291,7 +291,7 @@ static tutti_listener_verdict judge(int fd, const tutti_listener_proof *proof) {
     return (tutti_listener_verdict)welcome.verdict;
 }
 
-/* Somebody who knows the secret gets in; who has overheard him and says the same, word by word, does not. */
+/* A process that knows the secret gets in; one that has overheard it and repeats the same bytes does not. */
 static tutti_status replay_at(int host, int port, int *replays) {
     tutti_conn_id ticket = {.use = TUTTI_CONN_LINK, .lanes = 1, .comm_id = 1};
     tutti_listener_key key = {.bytes = strlen(secret)};
@@ -306,7 +306,7 @@ static tutti_status replay_at(int host, int port, int *replays) {
     if (fd < 0) return TUTTI_OK; /* the store listens there */
     RANKS_CHECK(tutti_listener_check_reply(&hello, &reply, &key, 1, &heard, session) == TUTTI_LISTENER_ACCEPTED,
                 "verdict %u", reply.verdict);
-    RANKS_CHECK(judge(fd, &heard) == TUTTI_LISTENER_ACCEPTED, "who knows the secret does not get in");
+    RANKS_CHECK(judge(fd, &heard) == TUTTI_LISTENER_ACCEPTED, "a process that knows the secret does not get in");
     fd = say_hello(host, port, &hello, &reply);
     RANKS_CHECK(fd >= 0, "no answer to a repeated hello");
     RANKS_CHECK(judge(fd, &heard) == TUTTI_LISTENER_UNPROVED, "a repeated proof was taken");

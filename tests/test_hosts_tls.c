@@ -1,6 +1,6 @@
 /*
- * Encryption between hosts (TUTTI_ENCRYPT): results are right, nothing of them shows on the wire, and nobody is led to do
- * without: not by other ranks' settings, not by a store that lies.
+ * Encryption between hosts (TUTTI_ENCRYPT): results are right, nothing of them shows on the wire, and no rank can be
+ * led to do without: not by other ranks' settings, not by a store that lies.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -59,8 +59,8 @@ Test(hosts_tls, all_kinds_equal_the_reference) {
     run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2), .environment = encrypted, .timeout_s = 140}, sweep_kinds);
 }
 
-/* A connection is there once both sides have done their part. Who computes for longer than connecting may take keeps those
- * waiting who send to him, or wait for him, but fails nobody. */
+/* A connection is there once both sides have done their part. A rank that computes for longer than connecting may
+ * take delays the ranks that send to it, or wait for it, but their calls do not fail. */
 static tutti_status come_late(ranks_context *context) {
     static int values[300000];
     int value = 7, last = context->nranks - 1;
@@ -257,7 +257,7 @@ Test(hosts_tls, it_needs_a_secret) {
                                .words = {"TUTTI_SECRET", "TUTTI_ENCRYPT"}});
 }
 
-/* Who can write into the store says of all ranks that they have nothing but tcp. */
+/* A process that can write into the store says of all ranks that they have nothing but tcp. */
 static const tutti_store *true_store;
 
 static tutti_status lying_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,

@@ -71,7 +71,7 @@ static tutti_status recv_body(ranks_context *context) {
     return check_time(start_ns);
 }
 
-/* A message's work goes on when its waiter has given up. (An operation that the waiter runs himself would not.) */
+/* A message's work goes on when its waiter has given up. (An operation that the waiter runs itself would not.) */
 static tutti_status wait_body(ranks_context *context) {
     int value = context->rank;
     if (context->rank != 0) {
@@ -94,7 +94,7 @@ static tutti_status wait_body(ranks_context *context) {
     return tutti_comm_error(context->comm);
 }
 
-/* Who is asked and never says stop loses nothing. */
+/* A check that is called and never says stop does not disturb the call. */
 static tutti_status patient_body(ranks_context *context) {
     int value = 1;
     patience p = {.until_ns = INT64_MAX};

@@ -69,7 +69,7 @@ LAUNCH_TEST(a_stopped_rank_is_named_and_does_not_stay) {
     HAS(", stopped by SIGSTOP ");
 }
 
-/* The processes listed in `pids` are gone. A zombie that nobody reaps is no process that stays behind. */
+/* The processes listed in `pids` are gone. A zombie that no parent reaps does not count as a process left behind. */
 static void expect_gone(int count) {
     cr_assert_eq(
         shell_run("sleep 0.5; [ $(wc -w <pids) = %d ] || echo wrong; for p in $(cat pids); do s=$(sed 's,.*) ,,' "

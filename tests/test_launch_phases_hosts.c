@@ -27,7 +27,7 @@ static void enter(void) {
     shell_enter_folder();
     phases_set_times(2500, 3000);
     cr_assert_eq(netns_create(&(netns_options){.nhosts = 2}, &net), TUTTI_OK, "%s", tutti_last_error());
-    /* An address at which nobody is, and that takes what is sent to it. */
+    /* An address that no host has: packets to it are sent without an error, and get no answer. */
     for (int host = 0; host < 2; host++)
         cr_assert_eq(netns_shell(net, host, "ip neigh add 10.77.0.99 lladdr 02:00:00:00:00:99 dev eth0"), TUTTI_OK,
                      "%s", tutti_last_error());

@@ -126,7 +126,7 @@ LAUNCHERS_TEST(master_addr_counts_before_the_launchers_server) {
     HAS("no store at 127.0.0.1:1 within");
 }
 
-/* Who starts processes with MPI's variables by himself says where to meet. */
+/* A user who sets MPI's variables without a launcher must say where the ranks meet. */
 LAUNCHERS_TEST(variables_alone_do_with_an_address) {
     cr_assert_eq(
         shell_run("export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 10000)) PMI_SIZE=4\n"

@@ -1,6 +1,6 @@
 /*
- * Jobs on two hosts (network namespaces, netns.h), started by those who start jobs on several hosts: tuttirun on each, Open
- * MPI's mpirun and MPICH's mpiexec from one. Nobody is told an address: what MPI's launchers know must be enough.
+ * Jobs on two hosts (network namespaces, netns.h), started by the launchers for several hosts: tuttirun on each, Open
+ * MPI's mpirun and MPICH's mpiexec from one. The tests pass no address: what MPI's launchers know must be enough.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>

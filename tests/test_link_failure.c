@@ -59,7 +59,7 @@ Test(link_failure, tells_that_counts_differ) {
     cr_assert_null(failure, "%s", failure);
 }
 
-/* Rank 0 gives up; 1 waits for its data, 2 sends to it what does not fit into any buffer, 3 waits for somebody else. */
+/* Rank 0 gives up; 1 waits for its data, 2 sends to it what does not fit into any buffer, 3 waits for another rank. */
 static tutti_status give_up(ranks_context *context) {
     enum { MUCH = 64 << 20 };
     links_stage s;
@@ -93,7 +93,7 @@ Test(link_failure, tells_everyone_why_one_gave_up) {
     cr_assert_null(failure, "%s", failure);
 }
 
-/* Whoever has finished may leave while others go on. */
+/* A rank that has finished may leave while others go on. */
 static tutti_status leave_early(ranks_context *context) {
     links_stage s;
     char byte = 'a';
@@ -187,7 +187,7 @@ Test(link_failure, tells_that_the_other_process_died) {
     cr_assert_null(failure, "%s", failure);
 }
 
-/* What comes is no record. */
+/* The bytes that arrive are not a valid record. */
 static tutti_status hear_garbage(ranks_context *context) {
     links_stage s;
     char data[70000];

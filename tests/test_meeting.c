@@ -27,7 +27,7 @@ Test(meeting, a_place_to_meet_is_needed_and_checked) {
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=x",
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=0",
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=70000",
-        "RANK=0 WORLD_SIZE=2 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=a", /* torchrun's say who we are, not where */
+        "RANK=0 WORLD_SIZE=2 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=a", /* torchrun's give the rank, not the place */
         "PMI_RANK=0 PMI_SIZE=2", /* on one host, but nothing tells this job from another */
         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1",
     };
@@ -104,7 +104,7 @@ Test(meeting, a_store_of_which_rank_0_tells_listens_where_it_tells) {
     else cr_assert_null(address, "one of %d: %s", told, address);
     setenv("TUTTI_SOCKET_IFNAME", "=no-such", 1);
     tutti_settings_reload();
-    cr_assert_null(tutti_meeting_own_address(&two, text), "the error comes when it is told");
+    cr_assert_null(tutti_meeting_own_address(&two, text), "the error comes when the address is told");
 }
 
 /* ------------------------------------------------------------------------------------------------ secret */

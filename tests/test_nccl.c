@@ -147,7 +147,7 @@ Test(nccl, calls_that_stay_in_progress_for_long_are_waited_for) {
 }
 
 Test(nccl, more_ranks_than_a_kernel_takes_sources_are_summed_up_in_turn) {
-    need_standin("it is told to take few");
+    need_standin("the test limits how many sources its kernel takes");
     run((const int[]){4, 0}, few_sources, sizes_body);
 }
 

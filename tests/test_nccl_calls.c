@@ -62,7 +62,7 @@ static tutti_status refused(ranks_context *context, cuda_rank *rank, bool for_go
     TUTTI_TRY(rank->device->fill(memory, 0, 64, rank->streams[0]));
     TUTTI_TRY(sum_of(context, memory, TUTTI_INT32, rank->streams[0]));
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
-    TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* or who is refused first would end another's first call */
+    TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* else the first refusal could end another rank's call */
     TUTTI_TRY(nccl_capture(rank->streams[0], true));
     tutti_status status = sum_of(context, memory, TUTTI_INT32, rank->streams[0]);
     RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "NCCL failed in") != NULL, "'%s'",
@@ -191,7 +191,7 @@ static tutti_status call_oddly(tutti_comm *comm, cuda_rank *rank, void *memory, 
     return status;
 }
 
-/* Who needed nothing of the others, or has found what they sent, is told at a later call. */
+/* A rank that needed no data of the others, or already has their data, gets the error at a later call. */
 static tutti_status differ(ranks_context *context, tutti_comm *comm, cuda_rank *rank, const odd_call *odd) {
     void *memory;
     TUTTI_TRY(cuda_alloc(rank, 4096, &memory));

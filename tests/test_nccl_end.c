@@ -1,6 +1,6 @@
 /*
- * A rank that comes late, aborts or destroys under NCCL's stand-in: the others are told, and no stream waits for ever. See
- * test_nccl_failure.c.
+ * A rank that comes late, aborts or destroys under NCCL's stand-in: the others get an error, and no stream waits for
+ * ever. See test_nccl_failure.c.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static tutti_status come_late(ranks_context *context) {
     TUTTI_TRY(nccl_meet(context));
     if (context->rank == VICTIM) { /* comes when the others have given up */
         TUTTI_TRY(nccl_meet(context));
-        RANKS_CHECK(nccl_sum_and_wait(context->comm, &rank, memory) != TUTTI_OK, "who came too late was not told");
+        RANKS_CHECK(nccl_sum_and_wait(context->comm, &rank, memory) != TUTTI_OK, "the late rank got no error");
         return nccl_check_streams(&rank);
     }
     tutti_status status = nccl_wait_within(context->comm, &rank, memory, 700);

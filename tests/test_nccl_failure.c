@@ -3,8 +3,8 @@
  * where it is a death, and no stream may wait for ever: NCCL's stand-in (support/standin_nccl.c) hangs like NCCL until it is
  * aborted. Nothing here needs a GPU or NCCL, or says anything of them.
  *
- * Whoever ends something first lets all ranks meet outside of the library: a rank whose call is done may be ahead of one whose
- * call is not, and what breaks the communicator then ends that call, too.
+ * Before a rank ends something, all ranks meet outside of the library: a rank whose call is done may be ahead of one
+ * whose call is not, and what breaks the communicator then ends that call, too.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -117,7 +117,7 @@ static tutti_status survive_in_graph(ranks_context *context) {
     }
     TUTTI_TRY(check_death(context, status));
     TUTTI_TRY(nccl_check_streams(&rank));
-    RANKS_EXPECT(TUTTI_OK, tutti_comm_error(left)); /* who dies after he has left harms nobody */
+    RANKS_EXPECT(TUTTI_OK, tutti_comm_error(left)); /* a rank that dies after it has left harms no other rank */
     return tutti_comm_destroy(left);
 }
 
@@ -162,7 +162,7 @@ static tutti_status fail_somewhere(ranks_context *context) {
     return nccl_check_streams(&rank);
 }
 
-/* The call fails on one rank, and all are told, of that call and that rank. */
+/* The call fails on one rank, and every rank gets an error that names that call and that rank. */
 static void expect_failure(const char *fault, const char *words) {
     char setting[128];
     snprintf(setting, sizeof setting, "STANDIN_NCCL_FAIL=%s", fault);
@@ -254,7 +254,7 @@ Test(nccl_failure, different_versions_do_without_nccl) {
     nccl_run_as(2, RANKS_PROCESSES, environment, differ_in_version);
 }
 
-/* Where NCCL is told to block, it does so in calls that only an abort can end. */
+/* Where its settings make NCCL block, it blocks in calls that only an abort can end. */
 static tutti_status be_told_to_block(ranks_context *context) {
     if (context->rank == VICTIM) setenv("NCCL_COMM_BLOCKING", "1", 1);
     return do_without(context);

@@ -162,7 +162,7 @@ Test(p2p_progress, messages_stay_on_their_communicator) {
 
 enum { DELAYS = 24, HUGE_COUNT = 1 << 20 };
 
-/* The sender begins to wait at various times, so that the receiver has copied nothing, some or all by himself then. */
+/* The sender begins to wait at various times, so that the receiver has copied nothing, some or all by itself then. */
 static tutti_status wait_late(ranks_context *context) {
     int *buffer = malloc(HUGE_COUNT * sizeof *buffer);
     if (buffer == NULL) return TUTTI_ERR_MEMORY;

@@ -295,7 +295,7 @@ static tutti_status volume_body(rails_rank *rank) {
     float *data;
     TUTTI_TRY(tutti_calloc(count, sizeof *data, &data));
     for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++) {
-        if (i == 2 && (n & (n - 1)) != 0) continue; /* who sits out sends more */
+        if (i == 2 && (n & (n - 1)) != 0) continue; /* a rank that sits out sends more */
         rails_next(rank, names[i], 0);
         TUTTI_TRY(rails_prepare(rank, TUTTI_KIND_ALL_REDUCE, count * sizeof *data));
         strict_links_sent(rank->rail.me);

@@ -161,7 +161,7 @@ static tutti_status try_all_gather(stage *s, const char *name, const tutti_rail_
     return TUTTI_OK;
 }
 
-/* In place: everybody has the same for all. */
+/* In place: each rank has blocks of the same size for all ranks. */
 static tutti_status try_all_to_all(stage *s, const char *name, const tutti_rail_block *blocks) {
     tutti_rail_block equal[MOST_RANKS];
     next_call(s, name, PIECE_BYTES);

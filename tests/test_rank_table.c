@@ -122,7 +122,7 @@ TABLE_TEST(version_1_is_read) {
     expect_world("0", 4, 0, 2, 0, 2);
     expect_world("2", 4, 1, 2, 0, 2);
     expect_world("3", 4, 1, 2, 1, 2);
-    cr_assert_str_eq(meeting_of("3").host, "192.1.27.6", "server_id is no address, so the device's is taken");
+    cr_assert_str_eq(meeting_of("3").host, "192.1.27.6", "server_id is not an address, so the device's is taken");
 }
 
 TABLE_TEST(the_place_to_meet_follows_from_the_table_and_is_the_same_for_all) {

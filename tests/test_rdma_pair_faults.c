@@ -30,7 +30,7 @@ static tutti_status sent_before_close(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* The other side reads only after its lanes have failed: what it sends last finds nobody. */
+/* The other side reads only after its lanes have failed: no peer receives what it sends last. */
 static tutti_status read_after_close(rdma_pair *pair) {
     enum { MESSAGES = 10, BYTES = 3000 };
     char byte = 0;
@@ -108,7 +108,7 @@ static tutti_status bad_key(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* With TUTTI_FAULT=rdma_break:...: queue pairs fail again and again, and nobody notices. */
+/* With TUTTI_FAULT=rdma_break:...: queue pairs fail again and again, and the callers do not notice. */
 static tutti_status broken_pairs(rdma_pair *pair) {
     TUTTI_TRY(rdma_case_mixed(pair));
     CHECK(rdma_case_counters(pair)->repairs > 0, "nothing broke");
@@ -116,8 +116,8 @@ static tutti_status broken_pairs(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* Whoever waits for the file RDMA_PAIR_STARTED takes the way down for two seconds: it goes on until that was noticed, and for
- * a moment more. */
+/* The script that waits for the file RDMA_PAIR_STARTED takes the link down for two seconds: the case goes on until a
+ * side has noticed that, and for a moment more. */
 static tutti_status link_down(rdma_pair *pair) {
     const char *started = getenv("RDMA_PAIR_STARTED");
     FILE *file = started != NULL ? fopen(started, "w") : NULL;
@@ -153,7 +153,7 @@ static tutti_status striped(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* One side has no adapter, or a wrong address: both are told why. */
+/* One side has no adapter, or a wrong address: both sides get an error with the reason. */
 static tutti_status no_way(rdma_pair *pair) {
     tutti_status status = rdma_pair_open(pair);
     CHECK(status != TUTTI_OK && tutti_last_error()[0] != '\0', "it was opened");
@@ -161,7 +161,7 @@ static tutti_status no_way(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* Opened and closed at once: whoever is slower finds a peer that has gone, and a pipe that came up all the same. */
+/* Opened and closed at once: the slower side finds that its peer has gone, and its pipe opens all the same. */
 static tutti_status closed_at_once(rdma_pair *pair) {
     for (int i = 0; i < 10; i++) {
         TUTTI_TRY(rdma_pair_open(pair));

@@ -1,6 +1,6 @@
 /*
- * Cases of test_rdma_pair in which one side sleeps until the other one wakes it: nobody looks meanwhile, so what wakes nobody
- * is seen only when the patience of a case ends.
+ * Cases of test_rdma_pair in which one side sleeps until the other one wakes it: no thread polls meanwhile, so a lost
+ * wake-up shows only when the patience of a case ends.
  */
 #include <poll.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ static tutti_status finish_asleep(rdma_pair *pair) {
         if (tutti_pipe_has_sent(pipe) && tutti_pipe_has_received(pipe)) return TUTTI_OK;
         int fd = tutti_verbs_transport.sleep_on(pipe, &events);
         if (fd < 0) usleep(1000);
-        else CHECK(poll(&(struct pollfd){.fd = fd, .events = events}, 1, PATIENCE_MS) == 1, "nobody woke it");
+        else CHECK(poll(&(struct pollfd){.fd = fd, .events = events}, 1, PATIENCE_MS) == 1, "it was not woken");
     }
 }
 
@@ -47,7 +47,7 @@ static tutti_status receive_asleep(rdma_pair *pair, size_t bytes, unsigned seed)
     return rdma_case_compare(pair->in, bytes, 0, seed);
 }
 
-/* The first one sends and sleeps until all has gone: until room, or a buffer, is told of. */
+/* The first one sends and sleeps until all has gone: until the other side reports room or a buffer. */
 static tutti_status send_asleep(rdma_pair *pair, size_t bytes, unsigned seed) {
     struct iovec part = {.iov_base = pair->out, .iov_len = bytes};
     TUTTI_TRY(meet(pair));
@@ -78,7 +78,7 @@ static tutti_status woken_by_large(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* More than the ring holds, in small messages: who sends sleeps until it has been read. */
+/* More than the ring holds, in small messages: the sender sleeps until the receiver has read them. */
 static tutti_status woken_by_room(rdma_pair *pair) {
     enum { BYTES = 4000, MESSAGES = 60 };
     TUTTI_TRY(meet(pair));

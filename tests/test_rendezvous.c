@@ -43,7 +43,7 @@ static tutti_status set_place(const ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* Everybody says who he is and reads all the others, some of them late. */
+/* Each rank writes its own rank and reads those of all the others; some ranks come late. */
 static tutti_status exchange(const ranks_context *context, const tutti_rendezvous *rendezvous) {
     const tutti_store *store = tutti_rendezvous_store(rendezvous);
     const char *prefix = tutti_rendezvous_prefix(rendezvous);

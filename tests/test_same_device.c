@@ -132,7 +132,7 @@ static void *open_later(void *gate) {
     return NULL;
 }
 
-/* What is behind the gate may still write to it, and whoever asks for as much memory gets it next. */
+/* What is behind the gate may still write to it, and the next caller that asks for as much memory gets it. */
 static tutti_status free_block(ranks_context *context, cuda_rank *rank) {
     cuda_gate gate;
     pthread_t thread;
@@ -235,7 +235,7 @@ Test(same_device, streams_are_released_when_a_rank_dies, .timeout = 200) {
     }
 }
 
-/* The last one to come finds it; the others are told. */
+/* The last rank to call detects the difference; the others get its error. */
 static tutti_status call_differently(ranks_context *context, cuda_rank *rank) {
     void *memory = NULL;
     tutti_work *work = NULL;
@@ -284,7 +284,7 @@ Test(same_device, a_call_of_too_many_pieces_is_refused, .timeout = 60) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* The default stream of all: who calls first would wait in it for who comes behind. */
+/* The default stream of all: the rank that calls first would wait in it for a rank behind it. */
 static tutti_status share_stream(ranks_context *context) {
     cuda_rank rank;
     void *memory = NULL;

@@ -169,7 +169,7 @@ static double start(int nranks, int nhosts) {
     if (MEASURES)
         cr_assert_leq(most.page_tables_kib, 64, "a rank of %d has %ld KiB of page tables", nranks,
                       most.page_tables_kib);
-    /* Whoever waits for long looks why, now and then. */
+    /* A rank that waits for long looks for the reason now and then. */
     cr_assert_leq((int)atomic_load(&a->counts.depth), 2 * depth_limit(nranks, nhosts));
     munmap(a, bytes);
     return total_ms;
@@ -228,7 +228,7 @@ static tutti_status take_part(world *w, int rank, const tutti_store *store) {
     snprintf(expected, sizeof expected, "socket-%d", host * RANKS_PER_HOST);
     RANKS_CHECK(place.host == host && place.nhosts == w->nhosts && place.leader == host * RANKS_PER_HOST &&
                     strcmp(place.socket_name, expected) == 0 && (table != NULL) == (place.leader == rank),
-                "rank %d is told host %d of %d, leader %d at %s", rank, place.host, place.nhosts, place.leader,
+                "rank %d got host %d of %d, leader %d at %s", rank, place.host, place.nhosts, place.leader,
                 place.socket_name);
     if (table == NULL) return TUTTI_OK;
     RANKS_CHECK(tutti_peer_table_hosts(table)[host].cores.words[0] == (UINT64_C(1) << RANKS_PER_HOST) - 1,
@@ -291,8 +291,9 @@ static void simulate_world(int nranks) {
     int depth = (int)atomic_load(&w.counts.depth);
     cr_log_info("%d ranks, %d hosts, simulated: %lld requests, %.1f MB, %d round trips deep, %.0f ms", nranks, w.nhosts,
                 requests, (double)bytes / 1e6, depth, ms);
-    cr_assert_leq(depth, 2 * depth_limit(nranks, w.nhosts)); /* whoever waits for long looks why, now and then */
-    /* A rank counts itself, hands on, is read, and reads two lines; a host is told of, and its leader reads, hands on and reads. */
+    cr_assert_leq(depth, 2 * depth_limit(nranks, w.nhosts)); /* a rank that waits long looks for the reason */
+    /* A rank counts itself, hands on, is read, and reads two lines; a rank announces a host, and the host's leader
+     * reads, hands on and reads. */
     cr_assert_leq(requests, 8LL * nranks + 9LL * w.nhosts);
     /* A card goes up each level; a roll and the doors go to each host. */
     cr_assert_leq(bytes, (long long)nranks * (1500 + 300 * log2_up(nranks)) + (long long)w.nhosts * nranks * 120);

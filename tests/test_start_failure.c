@@ -1,6 +1,6 @@
 /*
- * Starts that fail: who is missing, has died, says another number of ranks, knows another secret or has no memory is named
- * on every rank, and long before the deadline where that can be known.
+ * Starts that fail: every rank names the rank that is missing, has died, gives another number of ranks, knows another
+ * secret or has no memory, and does so long before the deadline where it can know that.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -97,7 +97,7 @@ Test(start_failure, a_leader_that_dies_before_first_contact_is_named_soon) {
     run(5, leader_dies);
 }
 
-/* ------------------------------------------------------------------------------------------ who is missing */
+/* ------------------------------------------------------------------------------------------- missing ranks */
 
 static tutti_status one_does_not_come(ranks_context *context) {
     setenv("TUTTI_CONNECT_TIMEOUT_MS", "1500", 1);
@@ -155,7 +155,7 @@ Test(start_failure, a_rank_with_another_secret_is_found_soon_by_all_who_are_ther
 }
 
 static tutti_status one_has_no_memory(ranks_context *context) {
-    if (context->rank == 2) setenv("TUTTI_FAULT", "hall_shortage:0:1", 1);
+    if (context->rank == 2) setenv("TUTTI_FAULT", "segment_shortage:0:1", 1);
     tutti_settings_reload();
     return expect(context, context->nranks, context->store, TUTTI_ERR_MEMORY, SOON_MS,
                   "no shared memory for a communicator");

@@ -39,8 +39,8 @@ static const insult broken[] = {
                                                                 "\377\377\377\377\377\377\377\377")},
     {"131073 keys", BYTES(VALIDATE "\6\1\0\2\0\0\0\0\0")},
     {"2^64 - 1 keys", BYTES(VALIDATE "\13\377\377\377\377\377\377\377\377")},
-    {"add to what is no number", BYTES(VALIDATE "\1" U64("\1") "k" U64("\1") "x"
-                                                                             "\4" U64("\1") "k" U64("\1"))},
+    {"add to a value that is not a number", BYTES(VALIDATE "\1" U64("\1") "k" U64("\1") "x"
+                                                                                        "\4" U64("\1") "k" U64("\1"))},
     {"a wait within a wait", BYTES(VALIDATE "\6" U64("\1") U64("\1") "m"
                                                                      "\6" U64("\1") U64("\1") "n")},
     {"an HTTP request", BYTES("GET / HTTP/1.1\r\nHost: store\r\n\r\n")},
@@ -96,7 +96,7 @@ Test(store_abuse, who_does_not_read_his_replies_holds_up_nobody) {
              "\15"
              "ping",
              "ping");
-    /* and he gets them when he reads at last */
+    /* and the greedy client gets them when it reads at last */
     for (int i = 0; i < 20; i++) {
         char head[8];
         cr_assert(wire_receive(greedy, head, sizeof head));

@@ -54,7 +54,7 @@ static int join(void) {
 
 typedef struct attempt {
     const char *what;
-    const char *guarded; /* the request, and the same for a key that anybody may change */
+    const char *guarded; /* the request, and the same for a key that any client may change */
     size_t guarded_bytes;
     const char *other;
     size_t other_bytes;

@@ -85,7 +85,7 @@ static const exchange exchanges[] = {
     {"a queue satisfies a wait", BYTES("\6" U64("\1") U64("\2") "/Q"), BYTES("\0")},
     {"pop gives the length and the oldest", BYTES("\17" U64("\2") "/Q"), BYTES(U64("\2") U64("\1") "a")},
     {"and then the next", BYTES("\17" U64("\2") "/Q"), BYTES(U64("\1") U64("\2") "bc")},
-    {"a queue is no key", BYTES("\3" U64("\2") "/Q"), BYTES(U64("\0"))},
+    {"a queue is not a key", BYTES("\3" U64("\2") "/Q"), BYTES(U64("\0"))},
     {"a barrier of one", BYTES("\22" U64("\2") "/B" U64("\1")), BYTES("\0")},
 };
 

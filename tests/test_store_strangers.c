@@ -246,13 +246,14 @@ Test(store_strangers, silent_connections_leave_descriptors_to_the_process) {
     tutti_store_server_stop(guests_server);
 }
 
-/* -------------------------------------------------------------------------------------------- who is honest */
+/* ------------------------------------------------------------------------------------------- honest clients */
 
 enum { SLOW = GUESTS_MEASURES ? 20 : 5 };
 
 static int slow_values;
 
-/* Connections that all ask for so many values at once, and take them little by little: each gets all of it, and nothing else. */
+/* Connections that each ask for slow_values values at once and read them slowly: each gets all of them and
+ * nothing else. */
 static int read_slowly(void) {
     enum { PIECE = 256 << 10 };
     static char piece[PIECE];
@@ -403,7 +404,7 @@ Test(store_strangers, a_connection_that_keeps_others_waiting_is_found) {
     cr_assert(tutti_store_budget_ask(&budget, &first, 100 * MIB));
     first.out.capacity = first.out.end = 100 * MIB;
     tutti_store_budget_settle(&budget, &first);
-    cr_assert_not(tutti_store_budget_is_stalled(&budget, &first, tutti_now_ns() + late_ns), "nobody waits for it");
+    cr_assert_not(tutti_store_budget_is_stalled(&budget, &first, tutti_now_ns() + late_ns), "none waits for it");
     second.in.capacity = second.in.end = 100;
     tutti_store_budget_settle(&budget, &second);
     cr_assert_not(tutti_store_budget_ask(&budget, &second, 65 * MIB));

@@ -1,7 +1,7 @@
 /*
- * Calls on CUDA memory are done in stream order: nobody waits but who asks to. Works, streams, groups, messages, and calls on
- * host memory in between. The GPUs are stand-ins (support/standin_cuda.c) that delay what is in their streams, or real ones
- * (support/cuda_call.h).
+ * Calls on CUDA memory run in stream order: only a caller that asks to wait waits. Works, streams, groups, messages,
+ * and calls on host memory in between. The GPUs are stand-ins (support/standin_cuda.c) that delay what is in their
+ * streams, or real ones (support/cuda_call.h).
  */
 #include <criterion/criterion.h>
 #include <sched.h>
@@ -125,7 +125,7 @@ Test(stream_async, works_of_several_streams_are_waited_for_in_any_order) {
 
 /* --------------------------------------------------------------------------------------- streams, events */
 
-/* What one call gives is what the next takes, in another stream behind an event; nobody waits on the host. */
+/* What one call gives is what the next takes, in another stream behind an event; no thread waits on the host. */
 static tutti_status chain(ranks_context *context, cuda_rank *rank) {
     const tutti_device *device = rank->device;
     void *buffer;
@@ -302,7 +302,7 @@ Test(stream_async, a_group_posts_its_messages_before_any_stream_waits) {
     run(grouped_body);
 }
 
-/* A message that is too long is told to who waits for it, and breaks nothing. */
+/* A message that is too long gives an error to the rank that waits for it, and breaks nothing. */
 static tutti_status truncated(ranks_context *context, cuda_rank *rank) {
     static mailbox boxes[8];
     mailbox *box = &boxes[context->rank];

@@ -162,7 +162,7 @@ static tutti_status lose_one(ranks_context *context) {
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
     if (context->rank == VICTIM) ranks_strike(context, SIGKILL);
     int64_t start_ns = tutti_now_ns();
-    tutti_status status = sum(context, &s, 100, NULL); /* nobody waits for it */
+    tutti_status status = sum(context, &s, 100, NULL); /* no caller waits for it */
     if (status == TUTTI_OK) status = sum_and_wait(context, &s, 100, 0);
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "the work tells '%s': %s", tutti_status_name(status),
                 tutti_last_error());
@@ -190,7 +190,7 @@ static tutti_status outlive_a_stop(ranks_context *context) {
     }
     int64_t start_ns = tutti_now_ns();
     RANKS_EXPECT(TUTTI_ERR_TIMEOUT, sum_and_wait(context, &s, 100, 700));
-    bool told = strstr(tutti_last_error(), "reported by") != NULL; /* by one who began to wait earlier */
+    bool told = strstr(tutti_last_error(), "reported by") != NULL; /* by a rank that began to wait earlier */
     RANKS_CHECK(told || tutti_now_ns() - start_ns >= 600 * TUTTI_NS_PER_MS, "it did not wait so long");
     TUTTI_TRY(expect_released(&s, start_ns, 20000));
     return close_scene(&s);
@@ -279,7 +279,7 @@ Test(stream_failure, destroy_ends_what_is_under_way_and_waits_for_no_stream) {
 
 /* --------------------------------------------------------------------------------------- GPUs that fail */
 
-/* On every rank the same call of CUDA fails, sooner or later: everybody is told something, and nobody hangs. */
+/* On every rank the same call of CUDA fails, sooner or later: each rank gets an error, and no rank hangs. */
 static tutti_status fail_sometime(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
@@ -291,7 +291,7 @@ static tutti_status fail_sometime(ranks_context *context) {
         tutti_work_free(work);
     }
     RANKS_CHECK(status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT, "it gave '%s'", tutti_status_name(status));
-    RANKS_CHECK(tutti_last_error()[0] != '\0', "there is no text");
+    RANKS_CHECK(tutti_last_error()[0] != '\0', "the error has no text");
     return TUTTI_OK;
 }
 

@@ -1,7 +1,7 @@
 /*
- * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by that for ranks that share a GPU, whose
- * ranks die, differ, or cannot capture; and refused by way of the host, which harms nobody. GPUs are stand-ins, whose graphs
- * are lists of tasks (support/standin_cuda_graph.c), or real ones.
+ * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by that for ranks that share
+ * a GPU, whose ranks die, differ, or cannot capture; and refused by way of the host, which harms no rank. GPUs are
+ * stand-ins, whose graphs are lists of tasks (support/standin_cuda_graph.c), or real ones.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -282,7 +282,7 @@ Test(stream_graph, all_kinds_are_right_in_graphs) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Who dies is named, and streams are released: those that launch graphs afterwards, too. */
+/* The error names the rank that died, and streams are released: those that launch graphs afterwards, too. */
 static tutti_status lose_rank(ranks_context *context) {
     board b;
     tutti_status status = TUTTI_OK;

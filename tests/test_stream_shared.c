@@ -1,6 +1,7 @@
 /*
- * Streams that ranks of one process share, in calls that go through host memory: two ranks in one stream would wait for each other
- * in the same call, which is told; all else is allowed. The GPUs are stand-ins (support/standin_cuda.c), or a real one.
+ * Streams that ranks of one process share, in calls that go through host memory: two ranks in one stream would wait for
+ * each other in the same call, which gives an error; all else is allowed. The GPUs are stand-ins
+ * (support/standin_cuda.c), or a real one.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static tutti_status call_and_wait(const ranks_context *context, void *memory, tu
     return status;
 }
 
-/* The default stream of one GPU, for all: who calls first would wait in it for who comes behind. */
+/* The default stream of one GPU, for all: the rank that calls first would wait in it for a rank behind it. */
 static tutti_status share_stream(ranks_context *context) {
     cuda_rank rank;
     void *memory;

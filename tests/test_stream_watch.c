@@ -81,7 +81,7 @@ static void *be_inside(void *context) {
     return NULL;
 }
 
-/* On a real GPU nobody tells. */
+/* On a real GPU nothing reports this. */
 static void await_inside(void) {
     bool (*is_freeing)(void) = NULL;
     const char *file = getenv("TUTTI_CUDA_MODULE");
@@ -134,7 +134,7 @@ static tutti_status end_inside(scene *s, tutti_status status) {
     snprintf(text, sizeof text, "%s", status == TUTTI_OK ? "" : tutti_last_error());
     cuda_gate_open(&s->last);
     pthread_join(s->program, NULL);
-    if (status == TUTTI_NOT_YET) return tutti_fail(TUTTI_ERR_DATA, "nobody ended it while the program was inside CUDA");
+    if (status == TUTTI_NOT_YET) return tutti_fail(TUTTI_ERR_DATA, "no thread ended it while the program was in CUDA");
     if (status != TUTTI_OK) return tutti_fail(status, "%s", text);
     return s->status;
 }
@@ -252,13 +252,14 @@ Test(stream_watch, and_one_by_nccl) {
 
 /* ---------------------------------------------------------------------------------------- GPUs that fail */
 
-/* One rank's GPU fails while all wait for another rank, which makes no call until it is told: nothing but CUDA tells it. */
+/* One rank's GPU fails while all wait for another rank, which makes no call until it gets the error: only
+ * CUDA reports it. */
 static tutti_status fail_gpu(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
     TUTTI_TRY(open_scene(context, &s));
     if (context->rank == context->nranks - 1) {
-        int32_t value; /* nobody sends it */
+        int32_t value; /* no rank sends it */
         tutti_options patient = TUTTI_OPTIONS(.timeout_ms = PATIENCE_MS);
         RANKS_EXPECT(TUTTI_ERR_SYSTEM, tutti_recv(context->comm, &value, 1, TUTTI_INT32, 0, 9, &patient));
         return TUTTI_OK;

@@ -1,6 +1,6 @@
 /*
- * TLS pipes: what is peculiar to them. What they share with all others is in test_transport.c. Here somebody stands between
- * the two sides, reads along, and changes what he likes; or is one of the two sides, without the key.
+ * TLS pipes: what is peculiar to them. What they share with all others is in test_transport.c. Here an attacker stands
+ * between the two sides, reads along, and changes what it likes; or is one of the two sides, without the key.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -164,7 +164,7 @@ static unsigned char value(size_t i) {
 
 /* ------------------------------------------------------------------------------------------------- secrecy */
 
-/* Does who reads along find the pattern? */
+/* Does an attacker that reads along find the pattern? */
 static bool shows(const tutti_transport *transport) {
     enum { BYTES = 100000 };
     middle m = {.does = NONE};
@@ -179,7 +179,7 @@ static bool shows(const tutti_transport *transport) {
     cr_assert_eq(memcmp(src, dst, BYTES), 0);
     size_t seen = atomic_load(&m.seen);
     bool found = memmem(m.log, tutti_min_size(seen, LOG_BYTES), PATTERN, strlen(PATTERN)) != NULL;
-    cr_assert_geq(seen, BYTES, "who stands between has seen %zu bytes only", seen);
+    cr_assert_geq(seen, BYTES, "the attacker in between has seen %zu bytes only", seen);
     close_with_middle(&m, a, b);
     free(src);
     free(dst);
@@ -195,7 +195,7 @@ Test(tls, shows_nothing_of_what_it_carries) {
 
 /* What arrives is a beginning of what was sent, and then comes the error. */
 static void check_mischief(mischief does, size_t at, tutti_status expected) {
-    enum { BYTES = 300000, MORE = 50000 }; /* more follows: who misses a byte does not wait for it */
+    enum { BYTES = 300000, MORE = 50000 }; /* more follows: a side that misses a byte does not wait */
     middle m = {.does = does};
     tutti_pipe *a, *b;
     unsigned char *src = malloc(BYTES + MORE), *dst = malloc(BYTES);
@@ -335,7 +335,7 @@ static void open_pair(tutti_pipe **a_out, tutti_pipe **b_out) {
     *b_out = b.pipe;
 }
 
-/* Two records come in one read of the socket: the second one wakes nobody. */
+/* Two records come in one read of the socket: the second one wakes no sleeper. */
 Test(tls, does_not_sleep_on_what_it_has_read_already) {
     tutti_pipe *a, *b;
     char dst[8] = "";

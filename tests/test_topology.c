@@ -220,7 +220,7 @@ static void expect_placed(const machine *m, tutti_launch_place where, int nranks
     tutti_topology_free(&topology);
 }
 
-/* Part of a domain of so many CPUs, and something of another. */
+/* Whether the range has part of a domain of domain_cpus CPUs and CPUs of another domain. */
 static bool tears(tutti_place_range range, int domain_cpus) {
     int end = range.first + range.count;
     bool several = range.first / domain_cpus != (end - 1) / domain_cpus;
@@ -281,7 +281,7 @@ Test(topology, shares_are_as_expected) {
     expect_placed(&small, TUTTI_PLACE_AUTO, 4, "0-15 16-31 32-47 48-63");
     expect_placed(&small, TUTTI_PLACE_AUTO, 8, "0-7 8-15 16-23 24-31 32-39 40-47 48-55 56-63");
     expect_placed(&machines[0], TUTTI_PLACE_AUTO, 2, "0 1");
-    expect_placed(&machines[0], TUTTI_PLACE_AUTO, 3, "  "); /* more ranks than cores: nobody is bound */
+    expect_placed(&machines[0], TUTTI_PLACE_AUTO, 3, "  "); /* more ranks than cores: no rank is bound */
     expect_placed(&machines[1], TUTTI_PLACE_AUTO, 9, "        ");
     expect_placed(&two_caches, TUTTI_PLACE_NONE, 2, " ");
 }

@@ -359,7 +359,7 @@ Test(train_cuda, bfloat16_stays_near_fp32) {
     }
 }
 
-/* How often memory of the GPU is taken in a run of so many steps, in a thread of this process. */
+/* The number of allocations of GPU memory in a run of the given steps, in a thread of this process. */
 static int count_allocations(training_run what, const char *steps) {
     int (*counted)(void), count;
     double losses[TRAINING_LOSSES];

@@ -101,7 +101,7 @@ Test(transport, can_be_slept_on) {
     pipes_each(sleep_for_it);
 }
 
-/* Who does not read must not make the sender wait inside a call, nor take memory without bound. */
+/* A receiver that does not read must not make the sender wait inside a call, nor take memory without bound. */
 static tutti_status slow_reader(pipes_pair *p) {
     enum { BYTES = 64 << 20, PIECE = 1 << 20 };
     unsigned char *src = malloc(BYTES), *dst = malloc(BYTES);
@@ -122,7 +122,7 @@ static tutti_status slow_reader(pipes_pair *p) {
     if (status == TUTTI_OK) status = pipes_compare(dst, BYTES, 5);
     free(src);
     free(dst);
-    RANKS_CHECK(status != TUTTI_OK || bounded, "64 MiB went to who does not read");
+    RANKS_CHECK(status != TUTTI_OK || bounded, "64 MiB went to a receiver that does not read");
     return status;
 }
 

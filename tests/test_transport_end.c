@@ -21,7 +21,7 @@ TestSuite(transport_end, .timeout = 100);
 
 /* ------------------------------------------------------------------------------------------------- ending */
 
-/* Not more than goes without the receiver's help: large messages may wait for him at the sender. */
+/* Not more than goes without the receiver's help: large messages may wait for it at the sender. */
 static tutti_status close_after_send(pipes_pair *p) {
     enum { BYTES = 4000 };
     unsigned char *src = malloc(BYTES), *dst = malloc(BYTES), more;
@@ -45,7 +45,7 @@ static tutti_status close_after_send(pipes_pair *p) {
     /* And then it is seen to have gone. */
     status = p->transport->recv(p->b, &more, 1);
     while (status == TUTTI_OK && !tutti_deadline_passed(&deadline)) status = p->transport->progress(p->b);
-    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "the end is told as '%s'", tutti_status_name(status));
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "the end is reported as '%s'", tutti_status_name(status));
     RANKS_CHECK(p->b->status == status && p->b->error[0] != '\0', "the pipe does not keep its status");
     RANKS_CHECK(p->transport->progress(p->b) == status, "the status does not stay");
     RANKS_CHECK(pipes_send(p->b, "x", 1) == status && p->transport->recv(p->b, &more, 1) == status,

@@ -251,7 +251,7 @@ Test(ucx, a_forked_child_leaves_the_connection_alone) {
     ucx->close(b);
 }
 
-/* What the other side says when it is no pipe. */
+/* What the other side says when it is not a pipe. */
 typedef struct introduction {
     uint32_t version, address_bytes;
     uint64_t token;

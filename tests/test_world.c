@@ -1,6 +1,6 @@
 /*
- * Who am I: launchers' variables in all their combinations, and Slurm's lists. Criterion runs each test in a process of its
- * own, so the variables that a test sets are its own.
+ * The rank's place in the job: launchers' variables in all their combinations, and Slurm's lists. Criterion
+ * runs each test in a process of its own, so the variables that a test sets are its own.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ static const good goods[] = {
      {6, 7, 0, 1, 2, 3, 0}},
     {"SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_STEP_NODELIST=n[1-2]",
      {2, 4, 0, 2, 1, 2, 0}},
-    /* who sets torchrun's variables inside of an MPI or Slurm job means these */
+    /* a user who sets torchrun's variables inside of an MPI or Slurm job means these */
     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 SLURM_PROCID=0 "
      "SLURM_STEP_NUM_TASKS=1",
      {1, 2, 1, 2, 0, 1, 0}},
@@ -63,7 +63,7 @@ static const good goods[] = {
      {1, 2, 0, 1, 1, 2, 0}},
     {"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
      {1, 2, 1, 2, 0, 1, 0}},
-    /* half of what torchrun says hides nobody */
+    /* an incomplete set of torchrun's variables does not hide another launcher's */
     {"LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", {1, 2, 1, 2, 0, 1, 0}},
     /* a batch script is one process, and so is what was started beside the launcher */
     {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_LOCALID=0", {0, 1, 0, 1, 0, 1, 0}},

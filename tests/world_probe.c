@@ -1,5 +1,6 @@
 /*
- * A rank of a job, for tests of launchers: says who it is, meets the others in the job's store, and tells what they said.
+ * A rank of a job, for tests of launchers: prints its rank, meets the others in the job's store, and prints
+ * their words.
  *
  *   world_probe            meets twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
  *   world_probe reduce     makes the world's communicator and sums the ranks
@@ -7,7 +8,7 @@
  *   world_probe rdma       the same after tutti_comm_init_rdma; and messages
  *   world_probe rdma FILE  makes FILE.<rank> after tutti_comm_init_rdma, waits for FILE, and makes the world once more
  *   world_probe anew FILE  the same without tutti_comm_init_rdma
- *   world_probe world      only says who it is
+ *   world_probe world      only prints its rank
  *   world_probe stop get KEY   makes it, and stops itself when it has read KEY of the store
  *   world_probe stop set KEY   and before it writes it
  */

@@ -69,7 +69,7 @@ int bench_kernels_list_boxes(const bench_lab *lab, bench_kernel *rows);
 /* Those of operators.c; none with a GPU. */
 int bench_kernels_list_operators(const bench_lab *lab, bench_kernel *rows);
 
-/* The median over lab->rounds of the time of one call, of so many calls that a round takes some ms. */
+/* The median over lab->rounds of the time of one call; each round makes enough calls to take some ms. */
 tutti_status bench_kernels_time(bench_lab *lab, bench_kernel *row);
 
 #endif

@@ -223,7 +223,7 @@ static int run_size(job *j, size_t bytes, int samples, double sample_ns, FILE *r
     j->src = j->in_place ? j->dst : make_buffer(j->peer, j->src_count);
     if (j->src == NULL || j->dst == NULL) return -1;
     int status = measure_row(j, bytes, samples, sample_ns, rows);
-    meeting_wait(&j->all); /* nobody takes memory away that a peer may still read */
+    meeting_wait(&j->all); /* no rank frees memory that a peer may still read */
     if (!j->in_place) drop_buffer(j->peer, j->src);
     drop_buffer(j->peer, j->dst);
     return status;

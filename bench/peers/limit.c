@@ -1,6 +1,7 @@
 /*
  * Not a library, but what one can reach: the memory operations that a collective's path must do, without the flags,
- * checks and waits between them. So nothing need be there when it is read: results are wrong, and nobody looks at them.
+ * checks and waits between them. So data need not be there when a rank reads them: results are wrong, and are not
+ * checked.
  *
  * Every rank has an area that all map: a ring of 2 MiB (more than 4 ranks: 1 MiB), through which each operation goes in
  * quarters, and for memory "shared" its buffers. Bytes on each rank, for n ranks and a vector of V bytes (all_gather,
@@ -50,7 +51,7 @@
 #define SLOTS       4
 #define PATIENCE_MS 30000
 
-enum { WAYS = 4, TRIALS = 3 }; /* operations; the times of so many do not count in the core */
+enum { WAYS = 4, TRIALS = 3 }; /* TRIALS: operations whose times the core does not count */
 enum { PAST_RING = 1, PAST_RESULT = 2 };
 
 /* What is carried out, on this rank. Sizes are elements. */
@@ -211,7 +212,7 @@ static void fetch_peers(const operation *o, size_t at, size_t end) {
         if (other != rank) loop_fetch(in_area(other, o->dst) + at, least(LOOP_BLOCK, end - at));
 }
 
-/* The own slice, into everybody's buffer. Instead of a ring's, lines of peers are fetched to be written. */
+/* The own slice, into the buffers of all ranks. Instead of a ring's, lines of peers are fetched to be written. */
 static void reduce_push(const operation *o) {
     size_t end = slice_start(o->count, rank + 1);
     const float *views[MEETING_RANKS];

@@ -12,7 +12,7 @@
 typedef struct meeting {
     int rank, size;
     int pinned;  /* to core (rank mod cores) */
-    int crowded; /* more ranks than cores: who waits yields */
+    int crowded; /* more ranks than cores: a rank that waits yields */
     uint64_t times;
     struct meeting_page *page;
 } meeting;
@@ -37,7 +37,7 @@ double meeting_distance(meeting *m);
  * rank; 0 where ranks share cores. */
 double meeting_pace(meeting *m);
 
-/* The step that a rank has come to, for whoever wants to know whether all have. */
+/* The step that a rank has reached, for callers that check whether all ranks have reached it. */
 void meeting_enter(meeting *m, uint64_t step);
 uint64_t meeting_entered(const meeting *m, int rank);
 

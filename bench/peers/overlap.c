@@ -213,7 +213,7 @@ static int run_load(job *j, char **argv, size_t bucket_bytes, FILE *rows) {
         return EXIT_FAILURE;
     j->wrong = 0;
     measure_row(j, bucket_bytes, samples, rows);
-    meeting_wait(&j->all); /* nobody takes memory away that a peer may still read */
+    meeting_wait(&j->all); /* no rank frees memory that a peer may still read */
     if (j->peer->close != NULL) j->peer->close();
     drop_buckets(j);
     return EXIT_SUCCESS;

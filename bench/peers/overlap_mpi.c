@@ -1,7 +1,7 @@
 /*
  * MPI for bench/overlap: MPI_Iallreduce per bucket, MPI_Waitall at the end. Kinds: "plain", as programs usually do it;
- * "test", which calls MPI_Testall while it computes; "async", plain, but MPI is told that threads may call, which the
- * progress threads of an implementation need.
+ * "test", which calls MPI_Testall while it computes; "async", plain, but it asks MPI for support of calls from threads,
+ * which the progress threads of an implementation need.
  */
 #include <mpi.h>
 #include <string.h>

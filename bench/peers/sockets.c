@@ -1,6 +1,6 @@
 /*
  * Not a library, but what one can reach between two hosts: bare TCP sockets move the bytes that a collective must move
- * over the network, and do nothing else. Results are wrong, and nobody looks at them.
+ * over the network, and do nothing else. Results are wrong, and are not checked.
  *
  * Rank r of the first host and rank r of the second one (n ranks on each, ranks in blocks) have one connection. Bytes
  * that each sends for a vector of V bytes, when ranks of a host do what they can among themselves:

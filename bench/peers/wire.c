@@ -1,5 +1,6 @@
 /*
- * One TCP connection: see wire.h. Sockets do not block; who cannot go on spins, yields the core or sleeps in poll.
+ * One TCP connection: see wire.h. Sockets do not block; a rank that cannot go on spins, yields the core or sleeps in
+ * poll.
  */
 #include "wire.h"
 

@@ -230,7 +230,7 @@ struct tutti_comm {
     uint64_t splits;            /* communicators split from this one; equal on all ranks */
     atomic_bool has_rdma;       /* tutti_comm_init_rdma has succeeded */
     bool meeting;               /* in the barrier that ends its creation; used by its runner only */
-    tutti_wait_state patience;  /* of the running collective; used by its runner only */
+    tutti_wait_state wait_state;  /* of the running collective; used by its runner only */
     tutti_oversubscribed crowd; /* used by its runner only */
     struct tutti_slots *slots;  /* lease; NULL: none; slots.h */
     atomic_int slots_busy;      /* 1 while a call uses the lease, so that no other communicator takes it */

@@ -8,13 +8,13 @@
 #include <stdbool.h>
 
 enum {
-    TUTTI_KIND_REDUCES = 1,   /* combines the inputs of all ranks */
-    TUTTI_KIND_SPLITS = 2,    /* an input has a segment for each rank; otherwise all ranks take the whole input */
-    TUTTI_KIND_COLLECTS = 4,  /* an output has a segment from each rank */
-    TUTTI_KIND_FROM_ROOT = 8, /* only the root has an input */
-    TUTTI_KIND_TO_ROOT = 16,  /* only the root gets an output */
-    TUTTI_KIND_MOVES_NONE = 32,
-    TUTTI_KIND_COUNTS = 64, /* counts differ by rank: pointers and counts are in arrays */
+    TUTTI_KIND_REDUCES = 1,     /* combines the inputs of all ranks */
+    TUTTI_KIND_SPLITS = 2,      /* an input has a segment for each rank; otherwise all ranks take the whole input */
+    TUTTI_KIND_COLLECTS = 4,    /* an output has a segment from each rank */
+    TUTTI_KIND_FROM_ROOT = 8,   /* only the root has an input */
+    TUTTI_KIND_TO_ROOT = 16,    /* only the root gets an output */
+    TUTTI_KIND_MOVES_NONE = 32, /* has neither input nor output */
+    TUTTI_KIND_COUNTS = 64,     /* counts differ by rank: pointers and counts are in arrays */
 };
 
 /* X(kind, name, traits) */
@@ -50,6 +50,6 @@ static inline bool tutti_kind_has_root(tutti_kind kind) {
     return tutti_kind_has(kind, TUTTI_KIND_FROM_ROOT | TUTTI_KIND_TO_ROOT);
 }
 
-const char *tutti_kind_name(tutti_kind kind); /* "?" if there is no such kind */
+const char *tutti_kind_name(tutti_kind kind); /* "?" if the kind is unknown */
 
 #endif

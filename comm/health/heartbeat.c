@@ -309,7 +309,7 @@ static void go_round(int64_t *last_ns) {
     for (heartbeat *b = first; b != NULL; b = b->next) {
         go_on(b, due);
         if (b->over || b->connection.socket < 0)
-            atomic_store(&b->said, (int)state_of(b)); /* there is no connection to send it over */
+            atomic_store(&b->said, (int)state_of(b)); /* no connection can carry it */
     }
     pthread_mutex_lock(&watch.lock);
     pthread_cond_broadcast(&watch.parted);

@@ -24,7 +24,7 @@ tutti_status tutti_heartbeat_watch(tutti_peer *remote);
 /* Stops watching; the last call for a peer returns once the connection has said goodbye. */
 void tutti_heartbeat_unwatch(tutti_peer *remote);
 /* This process leaves the communicator and continues to watch on behalf of others (heartbeat_proxy.h). Returns once
- * the other side knows that the end of this process is no longer a death. */
+ * the other side knows that it must no longer report the end of this process as a death. */
 void tutti_heartbeat_leave(tutti_peer *remote);
 /* Stop the watching that tutti_heartbeat_leave continued. The first function returns once goodbye has been said;
  * the second one is for the heartbeat thread itself. */

@@ -10,8 +10,8 @@
 #include "comm/base/comm.h"
 
 /* For a communicator over hosts that this process leaves and in which it watches the first processes of other
- * hosts: takes over the watching. False: all processes of this host have gone, or there is no memory; the caller
- * still has to end the watching. */
+ * hosts: takes over the watching. Returns false if all processes of this host have left the communicator or an
+ * allocation fails; the caller must then end the watching. */
 bool tutti_heartbeat_proxy_take(const tutti_comm *comm);
 /* Stops watching for communicators that all processes of this host have left. Any thread but the heartbeat thread
  * may call it: it waits until goodbye has been said. */

@@ -70,7 +70,7 @@ static tutti_link *side(const tutti_rail *rail, int rank, bool sends, bool excha
 }
 
 static tutti_status begin(const tutti_rail *rail) {
-    if (rail->comm->patience.op != rail->op) tutti_wait_state_begin(rail->comm, rail->op);
+    if (rail->comm->wait_state.op != rail->op) tutti_wait_state_begin(rail->comm, rail->op);
     return tutti_comm_check(rail->comm);
 }
 

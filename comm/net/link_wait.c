@@ -85,8 +85,8 @@ static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     for (int i = 0; i < 2 * comm->nranks; i++) {
         tutti_link *link = comm->links->all[i];
         if (link == NULL || link->pipe == NULL || link->busy || link->pipe->status != TUTTI_OK) continue;
-        /* The other side may have finished and closed, which is no failure here: a call that needs data from it
-         * will fail. */
+        /* The other side may have finished and closed, which is not an error here: a call that needs data from
+         * it will fail. */
         if (tutti_link_listen(link) != TUTTI_OK || link->pipe->transport->progress(link->pipe) != TUTTI_OK) continue;
         tutti_link_receive_advance(comm, op, link);
         TUTTI_TRY(tutti_comm_check(comm));
@@ -109,7 +109,7 @@ static tutti_status mourn(tutti_comm *comm, int rank) {
     char name[128], call[160];
     if (!tutti_peer_ended(comm->members[rank].process)) return TUTTI_OK;
     rank = first_to_die(comm, rank);
-    tutti_call record = tutti_call_of(comm->patience.op);
+    tutti_call record = tutti_call_of(comm->wait_state.op);
     tutti_fail(TUTTI_ERR_PEER_DIED,
                "%s died, or its host does not answer any more; %s of communicator \"%s\" cannot go on",
                tutti_link_peer_name(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
@@ -170,7 +170,7 @@ static tutti_status look(tutti_link_wait *wait) {
     TUTTI_TRY(tutti_interrupt_check());
     TUTTI_TRY(look_at_host(comm));
     TUTTI_TRY(tutti_link_admit(comm));
-    TUTTI_TRY(look_at_links(comm, comm->patience.op));
+    TUTTI_TRY(look_at_links(comm, comm->wait_state.op));
     TUTTI_TRY(look_for_deaths(wait));
     return tutti_wait_state_check(comm, tell_awaited);
 }
@@ -218,7 +218,7 @@ tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
         TUTTI_TRY(look(wait));
     }
     if (tired) nap(wait);
-    else if (!moved && wait->comm->patience.yields) sched_yield();
+    else if (!moved && wait->comm->wait_state.yields) sched_yield();
     else if (!moved) tutti_relax();
     return TUTTI_OK;
 }

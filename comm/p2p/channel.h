@@ -207,7 +207,7 @@ void tutti_channel_write(tutti_channels *channel, const tutti_record *record, co
 
 /* The word that becomes nonzero once the next record has come, for a check without the lock. Needs _find. */
 const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel);
-/* Copies out the next record's header; false: there is no record, or the channel is broken. */
+/* Copies out the next record's header. Returns false if no record has come or the channel is broken. */
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out);
 /* Returns true if the whole payload has come. */
 bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *record);

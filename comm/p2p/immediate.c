@@ -64,8 +64,8 @@ static bool is_wanted(const receive *r, const tutti_record *record) {
            record->bytes == record->payload_bytes && record->bytes <= r->bytes;
 }
 
-/* Takes the next record if it is the awaited message, even while it is being written; false: there is no record, it
- * is another one, or its writer has stopped. */
+/* Takes the next record if it is the awaited message, even while it is being written. Returns false if no
+ * record has come, the record is another one, or its writer has stopped. */
 static bool take(const receive *r) {
     tutti_record record;
     tutti_channels *channel = r->channel;

@@ -46,7 +46,7 @@ void tutti_p2p_notify_broken(tutti_comm *comm);
  * called without locks. */
 void tutti_p2p_see_off(const tutti_comm *comm);
 /* Messages to a process of another host: returns the transport of one of its connections that is not `transport`,
- * and writes the reason to `why`. Returns NULL if there is no such connection. */
+ * and writes the reason to `why`. Returns NULL if no connection qualifies. */
 const struct tutti_transport *tutti_p2p_not_by(const struct tutti_peer *peer, const struct tutti_transport *transport,
                                                char *why, size_t capacity);
 /* The peer's mapping is about to be removed: frees peer->channels. Must be called without locks. */

@@ -149,7 +149,7 @@ void tutti_match_drop_unexpected(tutti_port *port);
 
 /* Returns true if this message is to be sent eagerly and can be sent eagerly now. */
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes);
-/* Writes an eager message; false: there is no room now. */
+/* Writes an eager message. Returns false if the channel has no room now. */
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
                               size_t bytes);
 /* Starts a send to another process. */

@@ -59,8 +59,8 @@ static bool is_used(const struct tutti_remote_channel *remote, tutti_remote_make
     return remote->made[maker] != NULL || remote->openers[maker] != NULL;
 }
 
-/* Returns the pipe that has been opened; NULL: not yet, or never. If it failed and there is no second one, the
- * channel is then gone or broken. */
+/* Returns the pipe that has been opened; NULL: not yet, or never. If it failed and no second one is
+ * open or opening, the channel is then lost or broken. */
 static tutti_pipe *take_pipe(tutti_channels *channel, tutti_remote_maker maker) {
     struct tutti_remote_channel *remote = channel->remote;
     tutti_pipe *pipe = NULL;
@@ -87,7 +87,7 @@ static void start(tutti_channels *channel, tutti_remote_maker maker, const tutti
     struct tutti_remote_channel *remote = channel->remote;
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_listener_info listener = *channel->peer->listener;
-    listener.transports &= tutti_verbs_only_mask(channel->peer); /* so there is no other transport to fall back to */
+    listener.transports &= tutti_verbs_only_mask(channel->peer); /* excludes a fallback to other transports */
     if (tutti_async_connect_start(&listener, &remote->tickets[maker], taken, timeout_ms, &remote->openers[maker]) !=
         TUTTI_OK)
         tutti_channel_break(channel, "%s", tutti_last_error());

@@ -93,7 +93,7 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
     return true;
 }
 
-/* Writes the message or its announcement; false: there is no room now. */
+/* Writes the message or its announcement. Returns false if the channel has no room now. */
 static bool put(tutti_channels *channel, tutti_request *request) {
     if (tutti_transfer_is_eager(channel, request->port, request->buffer, request->bytes)) {
         if (!tutti_transfer_put_eager(channel, request->port, request->peer, request->tag, request->buffer,

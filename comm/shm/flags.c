@@ -121,7 +121,7 @@ void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
 /* ---------------------------------------------------------------------------------------------- waiting */
 
 void tutti_wait_state_begin(tutti_comm *comm, const tutti_op *op) {
-    tutti_wait_state *p = &comm->patience; /* the deadlines are set when the clocks start */
+    tutti_wait_state *p = &comm->wait_state; /* the deadlines are set when the clocks start */
     p->op = op;
     p->started = false;
     p->reported = false;
@@ -149,7 +149,7 @@ static int64_t stall_ms(const tutti_comm *comm) {
 }
 
 tutti_status tutti_wait_state_check(tutti_comm *comm, tutti_awaited awaited) {
-    tutti_wait_state *p = &comm->patience;
+    tutti_wait_state *p = &comm->wait_state;
     if (!p->started) {
         p->deadline = tutti_deadline_after_ms(p->op->timeout_ms > 0 ? p->op->timeout_ms : comm->timeout_ms);
         p->stall = tutti_deadline_after_ms(stall_ms(comm));
@@ -191,7 +191,7 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
         tutti_p2p_progress();
         if (i % YIELDS_PER_LOOK != 0) continue;
-        TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, /* deaths */ false));
+        TUTTI_TRY(tutti_monitor_look(comm, comm->wait_state.op, /* deaths */ false));
         if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
     }
     *reached_out = false;
@@ -219,25 +219,25 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
     while (!tutti_flag_reached(flag, target)) {
         TUTTI_TRY(tutti_wait_state_check(comm, NULL));
         TUTTI_TRY(tutti_interrupt_check());
-        int64_t now_ns = comm->patience.deadline.last_ns;
+        int64_t now_ns = comm->wait_state.deadline.last_ns;
         bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
         if (deaths) deaths_ns = now_ns;
-        TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, deaths));
+        TUTTI_TRY(tutti_monitor_look(comm, comm->wait_state.op, deaths));
         if (tutti_p2p_progress()) continue; /* a message is being moved by this thread: no nap now */
         nap(comm->members[rank].page, flag, target,
             tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
     }
     /* During a long wait the other ranks may have given up. */
-    return tutti_monitor_look(comm, comm->patience.op, /* deaths */ false);
+    return tutti_monitor_look(comm, comm->wait_state.op, /* deaths */ false);
 }
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     const tutti_page *page = comm->members[rank].page;
     for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
-    if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
-    if (comm->patience.crowded) {
+    if (!comm->wait_state.yields && spin(page, flag, target)) return TUTTI_OK;
+    if (comm->wait_state.crowded) {
         if (tutti_oversubscribed_linger(comm, page, flag, target)) return TUTTI_OK;
         tutti_oversubscribed_spread(comm);
     }

@@ -32,8 +32,8 @@ tutti_status tutti_heap_free(void *memory);
 /* True if [memory, memory + bytes) is inside the heap's blocks, where peers can read it. */
 bool tutti_heap_holds(const void *memory, size_t bytes);
 /* The piece that contains `memory`, if the piece has a page or more, and the bytes of it that real memory backs.
- * The backing stays until tutti_memory_registry_changed (memory_registry.h) is called for the piece. False: there
- * is no such piece. */
+ * The backing stays until tutti_memory_registry_changed (memory_registry.h) is called for the piece. Returns
+ * false if no piece qualifies. */
 bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out);
 /* Freed blocks are not handed out again from now on: a failed peer may still write into them. */
 void tutti_heap_retire_blocks(void);

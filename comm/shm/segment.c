@@ -98,7 +98,7 @@ bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page 
 
 /* Commits the memory, so that a shortage is an error here and never a SIGBUS later. */
 static tutti_status commit(int fd, size_t offset, size_t bytes) {
-    if (!tutti_fault("hall_shortage") && fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0) return TUTTI_OK;
+    if (!tutti_fault("segment_shortage") && fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0) return TUTTI_OK;
     return tutti_fail(
         TUTTI_ERR_MEMORY,
         "no shared memory for a communicator (%zu KiB): the machine's memory or the container's limit is too "
@@ -140,7 +140,7 @@ static tutti_status enter(tutti_shm_segment *segment) {
 
 static tutti_status make(const hall_head *head, tutti_shm_segment *segment) {
     segment->plan = plan_of(head);
-    segment->fd = memfd_create("tutti-hall", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    segment->fd = memfd_create("tutti-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (segment->fd < 0) return tutti_fail_errno(errno, "cannot create shared memory (memfd_create)");
     if (ftruncate(segment->fd, (off_t)segment->plan.end) != 0 ||
         fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)

@@ -1,7 +1,7 @@
 /*
  * The table of layers. A model is data: a list of tutti_layer (<tutti/train.h>), from which model.c makes nodes; a row of
  * this table tells how a kind of layer is placed, run forwards and backwards, what it costs, and along which axes
- * it may be split over ranks. Whoever adds a layer adds a row; nobody else knows kinds.
+ * it may be split over ranks. To add a kind of layer, add a row; no other code depends on kinds.
  *
  * Buffers hold [batch, height, width, channels]; a dense layer sees [batch, height * width * channels].
  */

@@ -446,8 +446,8 @@ static int64_t now_ns(void) {
     return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* When a node begins; add_time when it has ended. On a GPU for that the stream is waited for, whose failure is told by the step's
- * end. */
+/* Called when a node begins; add_time is called when it has ended. On a GPU both wait for the stream; the end of the
+ * step reports a failure of the stream. */
 static int64_t start_time(const tutti_model *model) {
     if (model->times == NULL) return 0;
     (void)model->compute->kernels->wait(model->compute);

@@ -74,7 +74,7 @@ typedef struct tutti_gradient_sink {
 } tutti_gradient_sink;
 
 /* Makes the model for samples of shape `in`, in batches of up to batch_capacity. A list that does not fit together
- * (unknown input, shapes that differ, a layer whose output nobody reads) is an error that names the layer. */
+ * (unknown input, shapes that differ, a layer whose output is not read) is an error that names the layer. */
 tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
                                 tutti_compute *compute, tutti_model **model_out);
 /* This rank's part of one that is cut over ranks. tutti_model_connect is called before it runs, by all ranks. */

@@ -45,7 +45,7 @@ tutti_status tutti_safetensors_make_header(tutti_safetensors *content, char **he
 /* Gives a file that has been written and synced its name, and syncs the folder. */
 tutti_status tutti_safetensors_rename(const char *temporary, const char *path);
 
-/* Writes to a temporary name beside `path`, syncs it, renames it, and syncs the folder: whoever looks sees the old
+/* Writes to a temporary name beside `path`, syncs it, renames it, and syncs the folder: a reader sees the old
  * file or the whole new one. */
 tutti_status tutti_safetensors_write(const char *path, tutti_safetensors *content);
 

@@ -204,7 +204,7 @@ static int count_before(int64_t most, int64_t first, int count) {
 }
 
 /* One batch, whose first sample has the place `at` in the pass. Where the model is cut, ranks exchange activations of whole batches:
- * behind an incomplete one come samples that nobody counts. */
+ * an incomplete batch is followed by samples that do not count. */
 static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, tutti_step_bounds bounds, int64_t at,
                                int64_t *samples) {
     const tutti_step_setup *setup = &step->setup;

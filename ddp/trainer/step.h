@@ -8,7 +8,7 @@
  * On a GPU the first steps are launched kernel by kernel; then one is recorded, buckets included, and the others replay it:
  * all that changes from step to step is in the block and in the model's input. Where collectives cannot be recorded, every step is
  * launched.
- * The loss stays where it was computed until somebody asks for it.
+ * The loss stays where it was computed until the caller asks for it.
  */
 #ifndef TUTTI_TRAINER_STEP_H
 #define TUTTI_TRAINER_STEP_H

@@ -70,7 +70,7 @@ static double lap(const tutti_trainer *train, tutti_train_clock *clock) {
     return clock->ns > since.ns ? images * 1e9 / (double)(clock->ns - since.ns) : 0;
 }
 
-/* What is told of a step with a loss is of the steps since the last one; the progress line shows the last half second. */
+/* A step with a loss reports the speed since the previous such step; the progress line shows the last half second. */
 static double measure_speed(tutti_trainer *train, bool has_loss) {
     int64_t spent = tutti_callbacks_now_ns() - train->lately.ns;
     if (spent >= SPEED_EVERY_NS || train->images_per_second == 0) train->images_per_second = lap(train, &train->lately);

@@ -74,7 +74,7 @@ TUTTI_API tutti_status tutti_ddp_divide(const tutti_ddp_parameter *parameters, s
 
 /* Returns where parameter `index` keeps its gradient: a view into a bucket, `count` elements of its type, owned by
  * the engine. Zero at the start. Call it again in every step: the first tutti_ddp_finish may lay the buckets out
- * anew. NULL: there is no such index. */
+ * anew. NULL: `index` is out of range. */
 TUTTI_API void *tutti_ddp_gradient(tutti_ddp *ddp, size_t index);
 
 /* Marks the gradient of `index` as complete. A bucket whose gradients are all ready is launched, in bucket order. A

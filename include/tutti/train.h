@@ -193,7 +193,7 @@ typedef struct tutti_trainer tutti_trainer;
 typedef struct tutti_train_evaluation {
     double loss;     /* mean over the samples */
     double accuracy; /* 0 to 1 */
-    int64_t samples; /* of all ranks; 0: there is no test data, and loss and accuracy are 0 */
+    int64_t samples; /* of all ranks; 0: without test data; loss and accuracy are then 0 */
 } tutti_train_evaluation;
 
 /* The state of a run; valid during the call that gets it. */

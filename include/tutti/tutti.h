@@ -432,7 +432,7 @@ TUTTI_API tutti_status tutti_mem_deregister(void *memory);
  * peer and must not be written. It has what the peer stored before the peer entered a collective in which this rank
  * waited for it, such as a barrier. The peer must not change or free the memory before this rank has finished
  * reading, which another barrier can ensure. When that barrier fails, what was read may be anything.
- * TUTTI_ERR_ARGUMENT: `comm` or `here_out` is NULL, or there is no such rank. In a forked child it is
+ * TUTTI_ERR_ARGUMENT: `comm` or `here_out` is NULL, or `peer` is not one of its ranks. In a forked child it is
  * TUTTI_ERR_FORKED. */
 TUTTI_API tutti_status tutti_mem_peer(tutti_comm *comm, int peer, const void *memory, size_t bytes,
                                       const void **here_out);

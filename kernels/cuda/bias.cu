@@ -45,7 +45,7 @@ void tutti_gpu_bias_forward(tutti_compute *compute, size_t rows, int channels, b
 
 /* -------------------------------------------------------------------------------------------- backward */
 
-/* Rows that a block reads at once: its threads are so many rows of CHANNELS / WIDTH. */
+/* Rows that a block reads at once: its threads form this many rows of CHANNELS / WIDTH threads. */
 template <int WIDTH> constexpr int rows_at_once = THREADS *WIDTH / CHANNELS;
 
 /* The block's sums for each channel, a row of them for each row of threads, become one: thread i gets channel i's. */

@@ -24,7 +24,8 @@ static struct {
     tutti_blas_library library;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The first file of the pattern that can be opened. `base` is put in front; NULL: there is no such place. */
+/* The first file of the pattern that can be opened. `base` is put in front; with base NULL the function finds
+ * nothing. */
 static void *open_pattern(const char *base, const char *pattern) {
     char path[PATH_BYTES];
     if (base == NULL || base[0] == '\0' || snprintf(path, sizeof path, "%s%s", base, pattern) >= PATH_BYTES)

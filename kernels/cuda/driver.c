@@ -43,7 +43,7 @@ static bool look_up(void *library, tutti_cuda_driver *driver) {
     return true;
 }
 
-/* Found once, it stays: nobody unloads a driver. */
+/* Once found, the driver stays loaded: no code unloads it. */
 const tutti_cuda_driver *tutti_cuda_driver_get(bool load) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static tutti_cuda_driver functions;

@@ -40,7 +40,7 @@ static tutti_status find_handle(const tutti_blas_library *blas, cublasHandle_t *
     return TUTTI_OK;
 }
 
-/* `count` products c = op(a) op(b), or c += it, row-major, with so many elements between two of them. */
+/* `count` products c = op(a) op(b), or c += it, row-major. The strides count elements between consecutive matrices. */
 typedef struct products {
     tutti_type type;
     bool transpose_a, transpose_b, adds;

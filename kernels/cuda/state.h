@@ -25,7 +25,7 @@ tutti_status tutti_cuda_driver_result(CUresult result, const char *what);
 #define TUTTI_CUDA_BEGIN() TUTTI_TRY(tutti_cuda_begin())
 tutti_status tutti_cuda_begin(void);
 bool tutti_cuda_is_forked(void);
-/* Somebody else has started it. */
+/* Notes that other code has started CUDA in this process. */
 void tutti_cuda_note_start(void);
 
 /* What may wait, allocate or ask is forbidden to all threads while one captures a graph in CUDA's global mode; between these two
@@ -50,7 +50,7 @@ typedef struct tutti_cuda_driver {
     CUresult (*write_value)(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
 } tutti_cuda_driver;
 
-/* NULL: there is no driver; with `load` false: none is in this process so far. */
+/* Returns NULL where no driver is found; with `load` false, where this process has not loaded one so far. */
 const tutti_cuda_driver *tutti_cuda_driver_get(bool load);
 
 /* ------------------------------------------------------------------------------------------------ device.c */

@@ -75,7 +75,8 @@ tutti_status tutti_cuda_event_record(tutti_event_handle event, tutti_stream stre
     return TUTTI_OK;
 }
 
-/* While the process ends CUDA knows nothing any more. That is no failure: peers that are done as well must not hear of one. */
+/* While the process ends, CUDA answers no queries. This is not a failure: peers that are done too must not receive
+ * one. */
 tutti_status tutti_cuda_event_query(tutti_event_handle event) {
     TUTTI_CUDA_BEGIN();
     tutti_cuda_mode mode = tutti_cuda_relax();
@@ -98,7 +99,7 @@ typedef struct poll {
     uint64_t value;
 } poll;
 
-/* Acquire: pairs with the release of who stores the value. */
+/* Acquire: pairs with the release store of the thread that writes the value. */
 static void CUDART_CB poll_value(void *context) {
     poll *p = context;
     while ((int64_t)(__atomic_load_n(p->at, __ATOMIC_ACQUIRE) - p->value) < 0) usleep(20);

@@ -96,7 +96,7 @@ void tutti_gpu_unfold(tutti_compute *compute, const tutti_window *window, int ba
     else launch(compute, unfold<1, float>, grid, THREADS, where, x, (float *)columns);
 }
 
-/* ------------------------------------------------------------------------------ who sees a pixel, and folding */
+/* ----------------------------------------------------------------------- windows that see a pixel, and folding */
 
 /* Windows [first, last] that see a row (or column), which lies `at` rows behind the first padded one. */
 struct seen_by {

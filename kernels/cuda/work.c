@@ -52,7 +52,7 @@ tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts,
     return tutti_cuda_result(tutti_cuda_launch_reduce(&plan, processors, stream), "starting a reduction");
 }
 
-/* From pinned memory, by a kernel: the copy engines are told the size by the host. */
+/* A kernel copies from pinned memory: the copy engines would need the size from the host. */
 tutti_status tutti_cuda_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most,
                                      tutti_stream stream) {
     int processors = 0;

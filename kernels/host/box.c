@@ -14,8 +14,8 @@
 #include "kernels/copy.h"
 
 #define LINE TUTTI_CACHE_LINE
-/* From so many bytes on the arrays are taken to lie in memory, not in a cache. What is prefetched for nothing costs up to a quarter of
- * the speed, what is not prefetched half of it. */
+/* Arrays of at least this many bytes are assumed to lie in memory, not in a cache. A needless prefetch costs up to a
+ * quarter of the speed, a missing prefetch half of it. */
 #define FAR_BYTES  ((size_t)8 << 20)
 #define TO_LEVEL_2 2 /* of the caches: __builtin_prefetch's third argument */
 /* A function that only prefetches has no effect in gcc's eyes: a call of it is left out. */

@@ -1,6 +1,6 @@
 /*
- * The loops of op_vector.h, for the instruction set that the compiler is told; a file per instruction set defines OP_VECTOR, the
- * table's name, and includes this.
+ * The loops of op_vector.h, for the instruction set that the compiler targets; a file per instruction set defines
+ * OP_VECTOR, the table's name, and includes this.
  */
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /*
- * A pipe whose other end is an input: it gives what is in that, in pieces of at most so many bytes, and then ends. What is
- * sent on it is gone at once, or kept, as an example of what may come.
+ * A pipe whose other end is an input: it delivers the input in pieces of at most a given number of bytes, and then
+ * ends. Bytes sent on it are dropped at once, or kept as an example of what may arrive.
  */
 #ifndef TUTTI_TESTS_CANNED_H
 #define TUTTI_TESTS_CANNED_H

@@ -78,7 +78,7 @@ static tutti_peer_info card_of(int rank) {
 
 static void meet(const tutti_store *store, int rank) {
     tutti_peer_info card = card_of(rank);
-    tutti_deadline deadline = tutti_deadline_after_ms(0); /* who is not there will not come */
+    tutti_deadline deadline = tutti_deadline_after_ms(0); /* ranks that are missing now will not arrive */
     tutti_place place;
     tutti_peer_table *table = NULL;
     if (tutti_peer_table_exchange(store, "fuzz", &card, &deadline, &place, &table) != TUTTI_OK) return;
@@ -158,7 +158,7 @@ static struct {
     bool waited; /* one part has waited in vain */
     int nkeys;
     kept keys[MOST_KEYS];
-    uint8_t *log; /* what is read, as an input; NULL: nobody wants to know */
+    uint8_t *log; /* what is read, as an input; NULL: not recorded */
     size_t log_bytes;
 } tree;
 

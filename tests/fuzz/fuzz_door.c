@@ -1,7 +1,7 @@
 /*
- * The door's messages: a hello as it comes from a stranger, a door's reply as it comes to who connects, where the hello has
- * arrived, and what somebody on the way has changed in the hello of one who knows the key. Without the key nobody is welcome; with
- * it, nobody whose hello was changed, or has arrived elsewhere.
+ * The door's messages: a hello as it arrives from a stranger, a door's reply as the connecting process receives it,
+ * the place where the hello arrived, and what an attacker on the way changed in the hello of a sender that knows the
+ * key. The door rejects senders without the key, and every hello that was changed or arrived at another place.
  */
 #include <stdbool.h>
 #include <stddef.h>

@@ -31,7 +31,8 @@ static void check(int holds) {
     if (!holds) abort();
 }
 
-/* One transport, for there is nobody to ask; and messages are long from a size on that examples can have. */
+/* One transport, since there is no peer to ask; and the size from which messages are long is one that examples can
+ * have. */
 static void choose_settings(void) {
     static bool chosen;
     if (chosen) return;
@@ -146,7 +147,7 @@ size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
               TUTTI_OK);
     clear_announced(channel);
     go_on(4);
-    s.pipe.pipe.status = TUTTI_OK; /* nothing comes back, which is no end */
+    s.pipe.pipe.status = TUTTI_OK; /* nothing comes back, but the pipe has not ended */
     size_t bytes = 1 + s.pipe.kept_bytes;
     data[0] = (uint8_t)(20 * index);
     take_down(&s);

@@ -1,7 +1,8 @@
 /*
- * What clients send to the store's server: two of them, whose bytes come in pieces. In front of each piece stands a byte that says
- * whose it is (its lowest bit) and how long (the others). Whatever comes, who breaks the protocol goes alone, and all that is kept
- * for him goes with him. The store knows a secret, which neither can prove: what ranks keep stays as it is.
+ * What clients send to the store's server: two of them, whose bytes come in pieces. In front of each piece stands a
+ * byte that says whose it is (its lowest bit) and how long (the others). Whatever arrives, the server drops only the
+ * client that breaks the protocol, with all that it keeps for that client. The store has a secret, which neither
+ * client can prove: the ranks' data stay.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -37,7 +37,7 @@ const tutti_device *tutti_cuda_device = &device;
 
 #define GOOD(call) cr_assert_eq(call, TUTTI_OK, #call ": %s", tutti_last_error())
 
-/* As much as is asked for, and filled: nobody may count on zeros. */
+/* As many bytes as the caller asks for, filled with a pattern: callers must not rely on zeros. */
 static void *take_scratch(size_t bytes) {
     if (bytes == 0) return NULL;
     void *scratch = aligned_alloc(256, (bytes + 255) / 256 * 256);

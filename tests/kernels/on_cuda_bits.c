@@ -31,7 +31,7 @@ static void *any_values(tutti_type type, uint64_t seed, size_t count) {
     return values;
 }
 
-/* Which NaN is nobody's promise: processors that convert float16 keep some of its bits. */
+/* The bits of a NaN are not specified: processors that convert float16 keep some of them. */
 static bool both_nan(tutti_type type, const void *a, const void *b, size_t i) {
     return reference_is_float(type) && isnan(reference_load_float(a, i, type)) &&
            isnan(reference_load_float(b, i, type));

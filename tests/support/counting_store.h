@@ -2,8 +2,8 @@
  * A store in front of another one that counts: requests, bytes, and how long the longest chain of round trips is in which
  * each had to wait for the one before.
  *
- * For the chain each value carries the length of the chain that led to it; who reads it goes on from there. A get counts
- * as two round trips (wait, then fetch), a set as none: it has no reply.
+ * For the chain each value carries the length of the chain that led to it; its reader continues that chain. A get
+ * counts as two round trips (wait, then fetch), a set as none: it has no reply.
  */
 #ifndef TUTTI_TESTS_COUNTING_STORE_H
 #define TUTTI_TESTS_COUNTING_STORE_H

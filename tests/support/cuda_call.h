@@ -55,8 +55,8 @@ void cuda_call_release(cuda_call *c);
 /* All of the above, in the stream; with a work if asked. */
 tutti_status cuda_call_run(cuda_rank *rank, const call *c, tutti_comm *comm, tutti_stream stream, bool with_work);
 
-/* All kinds: n-1, n, n+1 for n ranks, a prime, and what takes several pieces of so many bytes, the last one shorter; in changing
- * streams, with works and without. */
+/* All kinds: n-1, n, n+1 for n ranks, a prime, and a size of several pieces of piece_bytes bytes, the last one
+ * shorter; in changing streams, with works and without. */
 tutti_status cuda_sweep_sizes(cuda_rank *rank, const ranks_context *context, size_t piece_bytes);
 /* All types and reductions. */
 tutti_status cuda_sweep_types(cuda_rank *rank, const ranks_context *context);

@@ -1,5 +1,5 @@
 /*
- * A libcuda.so.1 that is no driver: it knows its version (FAKE_DRIVER_VERSION), whether somebody made a context
+ * A libcuda.so.1 that is not a driver: it knows its version (FAKE_DRIVER_VERSION), whether a caller made a context
  * (fake_driver_context), and one range of "device memory" (fake_driver_memory). For tests of how CUDA is found. What is free is
  * a MiB less at each question.
  */

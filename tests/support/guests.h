@@ -23,7 +23,7 @@ extern tutti_store_server *guests_server;
 extern int guests_port; /* the store's */
 
 void guests_serve(void);
-/* On host 0 of so many; skips the test where such hosts cannot be made. */
+/* On host 0 of nhosts hosts; skips the test where such hosts cannot be made. */
 void guests_serve_on_hosts(int nhosts);
 
 /* Starts a process on that host that plays; what it returns it exits with. Waits until it has said that it is ready. */

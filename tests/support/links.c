@@ -1,6 +1,6 @@
 /*
- * What tests of links run on: see links.h. Processes come before threads in links_run_worlds, since who has used the library
- * cannot fork ranks.
+ * What tests of links run on: see links.h. Processes come before threads in links_run_worlds, since a process that has
+ * used the library cannot fork ranks.
  */
 #include "tests/support/links.h"
 

@@ -22,7 +22,8 @@ perf_result perf_run(const char *command);
 /* Runs it, and expects that many rows and nothing wrong in them. */
 void perf_expect_good(const char *command, int rows);
 
-/* For who starts a program himself: takes a line of its output; its exit code, or 128 and the signal that ended it. */
+/* For tests that start a program themselves: takes a line of its output; its exit code, or 128 and the signal that
+ * ended it. */
 void perf_read_line(const char *line, perf_result *out);
 int perf_exit_code(int status);
 

@@ -4,8 +4,8 @@
  * Processes: one fork per rank, in a process group of their own. A rank leaves its status and text in a slot of
  * shared memory and ends by _exit, after it has asked the leak checker (if linked in); an end without a report is a
  * failure, unless the test struck the rank down itself. The first failure kills the group.
- * Threads: the first failure aborts all communicators, so that the others return. Who is still stuck at the time
- * limit can only be ended together with the test's process.
+ * Threads: the first failure aborts all communicators, so that the others return. A thread that is still stuck
+ * at the time limit can only be ended together with the test's process.
  */
 #include "tests/support/ranks.h"
 
@@ -188,7 +188,7 @@ static bool watch_processes(run *r, pid_t *pids, int64_t timeout_ms) {
     return true;
 }
 
-/* One failure soon brings others: of those reported within a moment, the one that was first is told. */
+/* One failure soon brings others: of those reported within a moment, this prints the first. */
 static void tell_first_failure(const run *r) {
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     const slot *first = NULL;

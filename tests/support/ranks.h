@@ -3,7 +3,7 @@
  *
  * A body returns a status and never asserts (Criterion 2.4 hangs when a forked child asserts). Within a body,
  * RANKS_CHECK(condition, "format", ...) returns a failure with its text. The ranks find a communicator made for
- * them; a failure or the time limit ends them all. Nobody is left behind.
+ * them; a failure or the time limit ends them all. No rank keeps running.
  */
 #ifndef TUTTI_TESTS_RANKS_H
 #define TUTTI_TESTS_RANKS_H
@@ -43,15 +43,15 @@ const char *ranks_run(const ranks_options *options, ranks_body body);
  * ignored, options may be NULL. The text also names the world. */
 const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body);
 
-/* Sets what options.environment names in this process, too, for ranks that are its threads. Processes come first in a test: who
- * has used Tutti, as the parent of threads does, has children that cannot. */
+/* Sets what options.environment names in this process, too, for ranks that are its threads. Processes come first in a
+ * test: children of a process that has used Tutti, as the parent of threads does, cannot use it. */
 void ranks_adopt(const char *const *environment);
 
 /* Can this build test ranks as processes? The thread sanitizer sees nothing across processes, so it runs threads. */
 bool ranks_have_processes(void);
 
-/* The calling rank, a process, sends itself SIGKILL or SIGSTOP: the run goes on without it, and that it sends no
- * report is no failure. Returns when a stopped rank is continued. */
+/* The calling rank, a process, sends itself SIGKILL or SIGSTOP: the run goes on without it, and its missing
+ * report does not count as a failure. Returns when a stopped rank is continued. */
 void ranks_strike(const ranks_context *context, int signal_number);
 /* Where a rank's process id stands, 0 before it has started. Processes only. */
 int ranks_pid(const ranks_context *context, int rank);

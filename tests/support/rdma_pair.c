@@ -54,7 +54,7 @@ static tutti_status join(const rdma_pair *pair, int *socket_out) {
         close(file);
         usleep(20000); /* the other side is not there yet */
     }
-    return tutti_fail(TUTTI_ERR_TIMEOUT, "nobody serves at %s port %d", pair->address, pair->port);
+    return tutti_fail(TUTTI_ERR_TIMEOUT, "no process listens at %s port %d", pair->address, pair->port);
 }
 
 tutti_status rdma_pair_meet(rdma_pair *pair, int *socket_out) {

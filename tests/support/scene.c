@@ -54,7 +54,7 @@ tutti_status scene_keep_summing(ranks_context *context, int64_t limit_ms, int *r
 tutti_status scene_warm_up(ranks_context *context, int *rounds_out) {
     TUTTI_TRY(scene_keep_summing(context, 200, rounds_out));
     atomic_fetch_add(&stage->warm, 1);
-    while (atomic_load(&stage->warm) < context->nranks) usleep(1000); /* who fails ends them all */
+    while (atomic_load(&stage->warm) < context->nranks) usleep(1000); /* a rank that fails ends all */
     return TUTTI_OK;
 }
 
@@ -66,7 +66,7 @@ tutti_status scene_check_told(ranks_context *context, tutti_status status, const
     RANKS_CHECK(atomic_load(&stage->event_ns) != 0, "told before it happened: %s", text);
     RANKS_CHECK(after_ms <= within_ms, "told after %lld ms: %s", (long long)after_ms, text);
     RANKS_CHECK(name == NULL || strstr(text, name) != NULL, "'%s' is not named: %s", name, text);
-    const char *teller = strstr(text, "(reported by "); /* who found it, not all through whom it came */
+    const char *teller = strstr(text, "(reported by "); /* the rank that found it, not all that passed it on */
     RANKS_CHECK(teller == NULL || strstr(teller + 1, "(reported by ") == NULL, "it has several tellers: %s", text);
     int64_t start_ns = tutti_now_ns();
     int value = 0;

@@ -10,9 +10,9 @@
  *                             instances of one
  *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
  *   STANDIN_DELAY_US=n        a task begins up to so much late
- *   STANDIN_DEPTH=n           tasks that a stream holds (1000); who enqueues one more waits
- *   STANDIN_FREE_ALONE=1      who frees memory, or waits for the whole GPU, keeps all other calls out until the streams have
- *                             ended, but those that only choose a GPU for their thread
+ *   STANDIN_DEPTH=n           tasks that a stream holds (1000); a thread that enqueues one more waits
+ *   STANDIN_FREE_ALONE=1      a thread that frees memory, or waits for the whole GPU, keeps all other calls out until
+ *                             the streams have ended, but those that only choose a GPU for their thread
  *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the running of a task in a stream
  */
 #include "tests/support/standin_cuda.h"

@@ -71,9 +71,9 @@ STANDIN_EXPORT int standin_allocations(void);
 STANDIN_EXPORT int standin_allocated(void);
 /* Until all streams have passed what is in them, as if memory were given back then. */
 void standin_sync_alone(void);
-/* Until nobody is inside of that. */
+/* Until no thread is inside of standin_sync_alone. */
 void standin_wait_for_frees(void);
-/* For tests: is somebody? */
+/* For tests: is a thread inside of it? */
 STANDIN_EXPORT bool standin_is_freeing(void);
 
 /* ------------------------------------------------------------------------------------ streams and events */

@@ -166,7 +166,7 @@ static void let_go(graph *g) {
     free(g);
 }
 
-/* 1: a stream has work that nothing waits for; there is no graph then. */
+/* 1: a stream has work that nothing waits for; then no graph is made. */
 int standin_graph_end(void *stream, void **graph_out) {
     graph *g = NULL;
     bool joined = true;

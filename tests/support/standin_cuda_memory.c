@@ -180,7 +180,7 @@ void standin_sync_alone(void) {
     pthread_mutex_unlock(&standin_lock);
 }
 
-/* The range of that kind that begins at the address, for who drops it. All streams come to an end first. */
+/* The range of that kind that begins at the address, for the caller to drop. All streams come to an end first. */
 static tutti_status take(range_kind kind, const void *address, const char *call) {
     range *taken = NULL;
     standin_sync_alone();

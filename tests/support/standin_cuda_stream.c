@@ -1,7 +1,7 @@
 /*
  * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is one of each GPU's,
- * TUTTI_STREAM_OF_THREAD one of each thread's, made when first used. As with CUDA's, who enqueues into one that is full waits
- * until it has room. Who waits for an event waits for its last record so far, whatever becomes of the event.
+ * TUTTI_STREAM_OF_THREAD one of each thread's, made when first used. As with CUDA's, a thread that enqueues into a full
+ * stream waits until it has room. A wait for an event waits for its last record so far, whatever becomes of the event.
  *
  * Invariant: a task's number is higher than those of all tasks enqueued before it, on whichever stream.
  */
@@ -29,7 +29,7 @@ struct standin_stream {
     unsigned random;
 };
 
-/* One record of an event, for its owner and for who waits for it. */
+/* One record of an event, for its owner and for the tasks that wait for it. */
 typedef struct mark {
     bool reached;
     int holders;

@@ -212,7 +212,7 @@ tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, in
 
 /* ----------------------------------------------------------------------------------- values and the host */
 
-/* Acquire: pairs with the release of who writes the value, this file or an atomic of the host's. */
+/* Acquire: pairs with the release of the writer of the value, this file or an atomic of the host's. */
 static void await_value(void *context) {
     const value_task *t = context;
     const uint64_t *at = reach(t->at, sizeof *at, true);
@@ -229,7 +229,7 @@ static void store_value(void *context) {
 static tutti_status enqueue_value(void (*function)(void *), tutti_stream stream, void *at, uint64_t value) {
     value_task *made = NULL;
     if ((uintptr_t)at % sizeof value != 0 || standin_reach_as_gpu(at, sizeof value) == NULL)
-        return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: %p is no address of a GPU's for a value", at);
+        return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: %p is not a GPU address that can hold a value", at);
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     *made = (value_task){at, value};
     standin_submit(stream, function, free, made);

@@ -1,7 +1,7 @@
 /*
  * Inside of the stand-in for NCCL (standin_nccl.c): its communicators, and how bytes get from one to another.
  *
- *   rank 0's process        one area, a memfd; who has the unique id opens it through /proc
+ *   rank 0's process        one area, a memfd; a process that has the unique id opens it through /proc
  *   area                    a channel from each rank to each other
  *   batch                   what one group has for one communicator: runs in a stream of the stand-in for CUDA
  */

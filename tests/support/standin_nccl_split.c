@@ -1,6 +1,7 @@
 /*
- * ncclCommSplit of the stand-in for NCCL: all ranks leave a ticket in the parent's area; who is first of his colour makes a
- * unique id for it. As in NCCL it is the parent that is in progress meanwhile, and the new communicator appears when that ends.
+ * ncclCommSplit of the stand-in for NCCL: all ranks leave a ticket in the parent's area; the first rank of each
+ * colour makes a unique id for it. As in NCCL it is the parent that is in progress meanwhile, and the new
+ * communicator appears when that ends.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static tutti_nccl_result split_now(const splitting *s) {
     tutti_nccl_comm comm = standin_nccl_make(&inviting->id, place, count, s->parent->gpu);
     if (comm == NULL) return TUTTI_NCCL_SYSTEM_ERROR;
     tutti_nccl_result result = standin_nccl_meet(comm);
-    *s->made = comm; /* before the parent's state: who sees that reads this */
+    *s->made = comm; /* before the parent's state: a thread that sees the state reads this */
     return result;
 }
 

@@ -26,7 +26,7 @@ typedef struct shared_store {
 } shared_store;
 
 static void lock_store(shared_store *store) {
-    /* A record is complete before `used` grows, so the state of an owner who died is consistent. */
+    /* A record is complete before `used` grows, so the state that a dead owner leaves is consistent. */
     if (pthread_mutex_lock(&store->lock) == EOWNERDEAD) pthread_mutex_consistent(&store->lock);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Links between threads that keep nothing. See strict_links.h.
  *
- * One lock; a condition for each rank. Whoever posts the second half of a transfer moves it, and tells the other.
+ * One lock; a condition for each rank. The rank that posts the second half of a transfer moves it, and wakes the other.
  */
 #include "tests/support/strict_links.h"
 

@@ -3,7 +3,7 @@
  * for no buffer of a network. For programs that compile algorithms anew, with the verbs of comm/net/link.h renamed (see
  * STRICT_LINKS in tests/CMakeLists.txt); the ranks are threads of one process, and one set of links is in use at a time.
  *
- * A wait of 20 s is a deadlock, and an error that names who waits for whom; transfers must be of equal
+ * A wait of 20 s is a deadlock, and an error that names which rank waits for which; transfers must be of equal
  * size on both sides, as on real links.
  */
 #ifndef TUTTI_TESTS_STRICT_LINKS_H

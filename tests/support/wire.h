@@ -27,8 +27,9 @@ bool wire_silent(int fd, int ms);
 bool wire_talk(int fd, const void *request, size_t bytes, const void *reply, size_t reply_bytes);
 /* Listens on 127.0.0.1; the port is stored. */
 int wire_listen(int *port_out);
-/* A port of 127.0.0.1 that is free, for others to listen at later: none that the system gives to whoever connects meanwhile
- * (or to the one who tries to connect there before anybody listens, and then talks to himself). -1: there is none. */
+/* A free port of 127.0.0.1, for others to listen at later: not one that the system gives to a socket that connects
+ * meanwhile (or to one that tries to connect there before a process listens, and then is connected to itself). -1: no
+ * port is free. */
 int wire_free_port(void);
 
 /* A store server of ours on 127.0.0.1, for a whole test; stop may be called twice. */

@@ -120,7 +120,7 @@ static tutti_status lose_one(ranks_context *context) {
     int left[] = {0, 2}, all[] = {0, 1, 2}, before = 0;
     memset(&k, 0, sizeof k);
     TUTTI_TRY(cuda_rank_open(context, 4096, &k.rank));
-    for (int round = 0; round < 3; round++) { /* what the first ones keep for good, is no loss */
+    for (int round = 0; round < 3; round++) { /* what the first rounds keep for good is not a leak */
         before = allocated();
         TUTTI_TRY(make_kit(context, &k, all, RANKS));
         TUTTI_TRY(run_and_check(&k, RANKS));

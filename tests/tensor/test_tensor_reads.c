@@ -141,7 +141,7 @@ static tutti_status mix_memory(ranks_context *context) {
     RANKS_CHECK(reads, "the plan does not read");
     for (int round = 0; round < ROUNDS; round++) {
         int i = round % 3,
-            side = round / 3 % 2; /* of this rank, unless it is not its turn: every fourth round nobody */
+            side = round / 3 % 2; /* of this rank if it is its turn; every fourth round is no rank's */
         if (round % 4 != 3 && round % context->nranks == context->rank && k.private[side * MOST + i] == NULL) {
             tutti_tensor **tensor = side == 0 ? &k.srcs[i] : &k.dsts[i];
             tutti_layout layout = layout_of(&k, i, &cut[side]);

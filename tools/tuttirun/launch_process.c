@@ -36,7 +36,7 @@ static size_t name_bytes(const char *item) {
     return strcspn(item, "=") + 1;
 }
 
-/* Sets a variable, which replaces an inherited one of the same name. If there is no memory it fails, since the rank
+/* Sets a variable, which replaces an inherited one of the same name. Fails if an allocation fails, since the rank
  * would lack the variable. */
 TUTTI_PRINTF(2, 3) static tutti_status set_variable(variables *list, const char *format, ...) {
     char text[1024];

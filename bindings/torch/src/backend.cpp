@@ -83,8 +83,8 @@ std::shared_ptr<tutti_comm> share(tutti_comm *made) {
             }};
 }
 
-/* Tells groups of one parent apart that are made at the same time. The same on all members, who know nothing of groups that
- * they are not in, so that counting would not do. (FNV-1a, 39 bits of it.) */
+/* Distinguishes groups of one parent that are made at the same time. All members compute the same value. A counter
+ * would not work: a rank does not know the groups that it is not in. (FNV-1a, 39 bits of it.) */
 int64_t tag_of(const std::vector<int> &ranks) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * UINT64_C(0x100000001b3);
@@ -207,7 +207,7 @@ void Backend::addEphemeralTimeout(const std::chrono::milliseconds &timeout) {
     extensions_->add(timeout);
 }
 
-/* What the engine is told of an operation on host memory or in a stream. */
+/* The options that the engine gets for an operation on host memory or in a stream. */
 tutti_options Backend::begin_work(const Call &call, Work &work) {
     auto timeout = timeout_of(call.timeout);
     work.set_timeout(timeout);
@@ -373,7 +373,7 @@ void Backend::remember(const c10::intrusive_ptr<Work> &work) {
     watched_.emplace_back(work);
 }
 
-/* Works on the CPU that nobody has waited for so far: hooks hear of those that have ended. */
+/* Checks works on the CPU that no thread has waited for so far, and reports the ended ones to hooks. */
 void Backend::look_at_watched() {
     std::vector<c10::weak_intrusive_ptr<Work>> works, left;
     {
@@ -394,8 +394,8 @@ void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::
     onCompletionHook_ = std::move(hook);
 }
 
-/* To be called once the operation has ended. It does not keep this group: one that is dropped ends its operations, and there
- * is no hook any more then. */
+/* To be called once the operation has ended. It does not keep this group alive: a dropped group ends its operations,
+ * and then has no hook any more. */
 std::function<void()> Backend::hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started) {
     c10::weak_intrusive_ptr<Backend> weak(c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
     hooked_.fetch_add(1);
@@ -404,7 +404,7 @@ std::function<void()> Backend::hook_call(c10d::OpType type, uint64_t sequence, H
     };
 }
 
-/* What the hook raises has nobody to go to: it breaks the group, whose next operation tells it. */
+/* No caller can catch what the hook raises: it breaks the group, and the next operation of the group reports it. */
 void Backend::tell_hook(c10d::OpType type, uint64_t sequence, HookClock::time_point started) {
     auto now = HookClock::now();
     try {

@@ -3,10 +3,10 @@
  *
  * Every operation goes the same way: the method checks its tensors and turns them into Operands, and `start` hands a
  * closure that calls the engine either to the engine at once, or, between startCoalescing and endCoalescing, to this
- * thread's batch. An operation that the caller waits for anyway (asyncOp false) runs on his thread.
+ * thread's batch. An operation that the caller waits for anyway (asyncOp false) runs on the caller's thread.
  *
- * With CUDA tensors the engine enqueues operations in streams: in the caller's current one if he waits for it, else in one
- * of the group's (lanes.h), which waits for the caller's first.
+ * With CUDA tensors the engine enqueues operations in streams: in the caller's current one if the caller waits for it,
+ * else in one of the group's (lanes.h), which waits for the caller's first.
  *
  * PyTorch has renamed some methods over time; both spellings are here, and whichever of them is virtual in the PyTorch
  * that we are built against overrides. That is why none says `override`.
@@ -41,7 +41,7 @@ struct Options final : c10d::Backend::Options, GroupOf<c10d::Backend::Options> {
         : c10d::Backend::Options(std::move(shown_as), limit) {}
     std::string name;      /* of the communicator, in errors and reports; "": the group's */
     bool zero_copy = true; /* allocateTensor gives memory that the ranks of a host share */
-    /* Who waits for an operation on CUDA tensors does so on the host. Default: the environment's. */
+    /* A wait for an operation on CUDA tensors blocks the host. Default: the environment's. */
     bool blocking_wait = blocks_by_default();
     static bool blocks_by_default();
     /* PyTorch copies options before it hands them on; the base's copy would be one of the base. */
@@ -131,7 +131,8 @@ public:
     uint64_t getSequenceNumberForGroup() {
         return sequence_.load(std::memory_order_relaxed);
     }
-    /* The engine always notes the time; as with PyTorch's own backends, it is told of operations that begin after this. */
+    /* The engine always notes the time; as PyTorch's own backends do, getDuration gives it for operations that begin
+     * after this. */
     void enableCollectivesTiming() {
         timed_.store(true, std::memory_order_relaxed);
     }
@@ -309,7 +310,7 @@ private:
     std::atomic<int64_t> timeout_ms_;
     const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();
     const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
-    std::atomic<bool> timed_{false}; /* durations are told */
+    std::atomic<bool> timed_{false}; /* works report durations */
     std::atomic<bool> rdma_{false};  /* init_rdma has succeeded */
     std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder hears by hooks, or there is none */
     std::atomic<uint64_t> sequence_{0};

@@ -38,7 +38,7 @@ public:
     void completed(uint64_t key, std::optional<float> ms);
     /* The group breaks. What a hook raises is a warning. Only the first call does anything. */
     void failed() noexcept;
-    /* The user ends the group: what fails from now on is no failure. */
+    /* The user ends the group: errors from now on do not count as failures. */
     void expect_failures() {
         told_.store(true, std::memory_order_relaxed);
     }

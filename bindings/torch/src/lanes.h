@@ -26,7 +26,7 @@ void follow(const c10::Stream &stream, const c10::Stream &leader);
 /* Its cudaStream_t. */
 void *native_handle(const c10::Stream &stream);
 
-/* Sends whose work nobody keeps: streams do not wait for them, the end of their group does. */
+/* Sends whose work the caller has dropped: streams do not wait for them, the end of their group does. */
 class Sends {
 public:
     ~Sends();

@@ -41,7 +41,7 @@ public:
 };
 
 /* Large tensors from shared memory, small ones from the allocator that was there before; and all from that one where
- * there is no shared memory: in a forked process (DataLoader workers), or when it is used up. */
+ * shared memory is not available: in a forked process (DataLoader workers), or when it is used up. */
 class LargeSharedAllocator final : public c10::Allocator {
 public:
     c10::DataPtr allocate(size_t bytes) override {

@@ -89,7 +89,7 @@ void bind_backend(py::module_ &module) {
             },
             py::arg("reason"), unlocked)
         .def("error_text", &Backend::error_text);
-    /* With init_process_group(device_id=...) PyTorch asks this of who is not in a new group, for NCCL's sake. */
+    /* With init_process_group(device_id=...) PyTorch calls this on ranks outside a new group, for NCCL. */
     bound.def(
         "perform_nocolor_split", [](Backend &, const py::object &) {}, py::arg("device"));
     if (py::detail::get_type_info(typeid(ErrorType)) != nullptr) bound.def("get_error", &Backend::getError, unlocked);

@@ -1,5 +1,5 @@
 /*
- * Point to point, and the barrier that names who is missing.
+ * Point to point, and the barrier that names the missing ranks.
  */
 #include "backend.h"
 #include "interrupt.h"
@@ -74,7 +74,7 @@ std::string join(const std::vector<int> &ranks) {
 
 } // namespace
 
-/* Rank 0 hears from everyone, then tells everyone; so it is rank 0 that knows who is missing. */
+/* Rank 0 receives from every rank, then sends to every rank; so rank 0 knows which ranks are missing. */
 void Backend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks) {
     std::chrono::milliseconds timeout = opts.timeout.count() >= 0 ? opts.timeout : timeout_of(opts.timeout);
     TORCH_CHECK_WITH(DistBackendError, timeout.count() > 0, "Rank ", getRank(),

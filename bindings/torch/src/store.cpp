@@ -1,12 +1,13 @@
 /*
  * The rendezvous of a communicator in the Store that PyTorch hands over.
  *
- * A blocking get would hold the client's lock, and make other threads' sets wait, maybe for the very key that somebody
- * else waits for: so a key is looked for, with growing pauses, before it is fetched.
+ * A blocking get would hold the client's lock, and make other threads' sets wait, maybe for the very key that another
+ * rank waits for: so the code polls for a key, with growing pauses, before it fetches the key.
  *
  * The store may hold what an earlier attempt left (torchrun restarts ranks with the same store and the same keys). So rank
  * 0 names each attempt at random, in the key "attempt", and all other keys are below that name. A rank that read the name
- * of an earlier attempt meets nobody there; while it waits it looks whether the name has changed, and then starts over.
+ * of an earlier attempt meets no peer there; while it waits it checks whether the name has changed, and then starts
+ * over.
  *
  * Other processes may write the store, too. Without the job's secret they can keep ranks from meeting, but no longer than until
  * the deadline; what they may do beyond that, docs/security.md says. Below the attempt, keys go on with where the
@@ -52,7 +53,8 @@ bool is_name(const std::vector<uint8_t> &name) {
            std::all_of(name.begin(), name.end(), [](uint8_t c) { return c == '-' || (c >= '0' && c <= '9'); });
 }
 
-/* "": there is none, or something that is no name. A get of what is not there would wait for as long as PyTorch lets it. */
+/* Returns "" where the key is missing or its value is not a name. A get of a missing key would wait as long as PyTorch
+ * allows. */
 std::string read_attempt(c10d::Store &store) {
     if (!store.check({attempt_key})) return {};
     std::vector<uint8_t> name = store.get(attempt_key);

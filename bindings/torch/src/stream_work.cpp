@@ -83,7 +83,7 @@ bool StreamWork::wait(std::chrono::milliseconds timeout) {
     check_begun();
     c10::Stream current = current_stream(stream_.device());
     if (current != stream_) end_.block(current);
-    /* Only the end tells who sent a message from any source. */
+    /* The sender of a message from any source is known only at the end. */
     if (timeout != kNoTimeout || opType_ == c10d::OpType::RECVANYSOURCE || blocks()) wait_on_host(timeout);
     else if (handle_ != nullptr && tutti_work_done(handle_)) settle();
     std::lock_guard<std::mutex> lock(mutex_);

@@ -3,12 +3,13 @@
  *
  *   wait()          the calling thread's current stream waits; the host does not, unless a timeout is given or the message's
  *                   sender is asked for
- *   getFuture()     is complete at once; whoever waits for it, or has a callback, has a current stream that waits
+ *   getFuture()     is complete at once; the current stream of a waiter or a callback waits
  *   isCompleted()   the GPU is behind it
  *
- * A failure is known to the host only later: it breaks the group, whose next operation tells it; a work tells it if it is
- * known when it is asked, and always to who waits on the host. In a group that blocks (Options::blocking_wait) the host always
- * waits: wait() returns, and a future is complete, when the GPU is behind the operation, or it has failed.
+ * A failure is known to the host only later: it breaks the group, whose next operation reports it; a work reports it if
+ * it is known when a caller asks, and always to a caller that waits on the host. In a group that blocks
+ * (Options::blocking_wait) the host always waits: wait() returns, and a future is complete, when the GPU is behind the
+ * operation, or it has failed.
  *
  * Tensors are kept until the streams in which they were given wait for the operation. A work that goes before tells
  * PyTorch's allocator in which stream they are in use.
@@ -32,10 +33,10 @@ public:
     void block_host() {
         blocks_ = true;
     }
-    /* The operation is in the stream. Once, by who put it there. */
+    /* The operation is in the stream. The thread that enqueued it calls this once. */
     void enqueued();
 
-    /* Nobody need wait for it on the host: so the engine tells. */
+    /* The engine makes the call: no thread has to wait for the operation on the host. */
     void on_known(std::function<void(const End &)> call) override;
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;

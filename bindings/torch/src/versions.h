@@ -2,7 +2,7 @@
  * What differs between the versions of PyTorch that the extension can be built for: 2.4 and newer.
  *
  * Virtual methods need nothing here: none of ours says `override` where an older PyTorch has no such method, and there it
- * is called by nobody. The rest is asked of PyTorch's own types, so that no list of versions has to be kept, except for
+ * is never called. The rest is asked of PyTorch's own types, so that no list of versions has to be kept, except for
  * names of whole types, which C++ cannot ask for. Invariant: no other file asks for a version.
  */
 #pragma once
@@ -67,7 +67,7 @@ using GlooStorePointer = std::shared_ptr<void>;
 /* The clock of completion hooks: system_clock in old versions, steady_clock in newer ones. */
 using HookClock = decltype(c10d::WorkInfo::timeStarted)::clock;
 
-/* Not all options of operations have `asyncOp` before 2.8; there, nobody says that he waits. */
+/* Not all options of operations have `asyncOp` before 2.8; there, a caller cannot state that it waits. */
 template <typename Opts, typename = void> struct HasAsyncOp : std::false_type {};
 template <typename Opts>
 struct HasAsyncOp<Opts, std::void_t<decltype(std::declval<Opts>().asyncOp)>> : std::true_type {};

@@ -116,7 +116,7 @@ void Work::end_here() {
     if (recordFunctionEndCallback_) recordFunctionEndCallback_();
 }
 
-/* What a failed operation throws in whoever waits for it. */
+/* The exception that a failed operation throws in its waiter. */
 static std::exception_ptr failure(tutti_status status, const char *text) {
     try {
         throw_status(status, text);

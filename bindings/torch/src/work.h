@@ -2,8 +2,8 @@
  * c10d's Work over tutti_work.
  *
  * The engine ends an operation; `settle` then does, once, what is left: copies outputs back, notes the error, ends the
- * profiler's event. Whoever looks first does it: a waiter, a poller, or the callback that a future asked for. A Work
- * that is dropped while its operation runs leaves its operands to such a callback.
+ * profiler's event. The first thread that looks does it: a waiter, a poller, or the callback that a future asked for. A
+ * Work that is dropped while its operation runs leaves its operands to such a callback.
  *
  * Operations on CUDA tensors have a kind of their own: stream_work.h.
  */
@@ -83,8 +83,8 @@ public:
         bool well;
         std::chrono::duration<float, std::milli> took;
     };
-    /* Calls once it is known that the operation has ended: on the thread that waits, asks or drops the work. No thread of the
-     * engine's is woken up for it, unless nobody has the work any more. */
+    /* Calls once it is known that the operation has ended: on the thread that waits, asks or drops the work. No thread
+     * of the engine's is woken up for it, unless the last owner has dropped the work. */
     virtual void on_known(std::function<void(const End &)> call);
 
     /* Calls once the operation has ended, on the engine's pool of threads, or at once if it has ended already. */

@@ -1,7 +1,7 @@
 /*
  * Which streams the ranks of this process use for staged calls. If two ranks use one stream, the first caller's
- * wait for the result is ahead of the second caller's copy, without which there is no result: a deadlock. The
- * second caller gets an error instead.
+ * wait for the result is ahead of the second caller's copy, but the result needs that copy: a deadlock. The second
+ * caller gets an error instead.
  *
  * Ranks of one process find each other in a list; each stores its last calls there. A stream is identified by its
  * handle and its GPU: the default stream of every GPU has the same handle. A call whose results are ready does not

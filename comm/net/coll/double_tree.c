@@ -18,7 +18,7 @@
 #include "comm/base/slice.h"
 #include "comm/net/coll/rail_call.h"
 
-/* A rank's place in a tree; -1: there is no such rank. */
+/* A rank's place in a tree; -1: the tree has no parent or child there. */
 typedef struct place {
     int parent, children[2]; /* ranks of the rail */
     size_t depth;            /* root: 0 */

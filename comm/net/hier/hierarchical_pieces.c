@@ -94,7 +94,7 @@ static tutti_status run(tutti_pieces *pieces) {
 
 tutti_status tutti_pieces_run(tutti_pieces *pieces) {
     /* The communicator's worker runs at the same time. */
-    if (pieces->across != NULL && pieces->npieces > 1) pieces->comm->patience.yields = true;
+    if (pieces->across != NULL && pieces->npieces > 1) pieces->comm->wait_state.yields = true;
     tutti_status status = run(pieces);
     /* Queued parts wait for ranks that may not come any more. */
     if (status != TUTTI_OK) status = tutti_comm_break(pieces->comm, status);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Of the first ones some are made while the thread begins. */
+/* The first FIRST batches do not count: the thread makes some of them while it starts. */
 enum { FIRST = 3, MOST_TIMED = 9 };
 
 #define MOST_SECONDS 0.5

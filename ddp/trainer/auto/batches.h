@@ -7,8 +7,9 @@
 
 #include "ddp/trainer/input.h"
 
-/* Collective: one rank of each host makes some batches while the others wait; the slowest host's time counts. 0 where the source or
- * the pipelines are the caller's, who may count what is read, and where the data cannot be read, which training will say. */
+/* Collective: one rank of each host makes some batches while the others wait; the slowest host's time counts. Gives 0
+ * where the source or the pipelines are the caller's (the caller may count reads), and where the data cannot be read
+ * (training then reports the error). */
 tutti_status tutti_measure_batches(const tutti_input *input, tutti_comm *comm, double *sample_us_out);
 
 #endif

@@ -6,9 +6,10 @@
  *   outputs    what they write; what is kept and scratch lie apart, since they may be no floats
  *
  * What a run takes is the least of a few of the thread's own time: whatever else runs on a machine only adds, but ranks that
- * compute beside each other share its memory, which this sees. Before each run the core's own cache is swept: in a step other layers
- * come in between, and what a layer reads is no longer there. Of all teams' ranks the slowest one counts. Where there are more ranks
- * than cores, each gets a part of one only: times are multiplied by the number of ranks of a core (crowding).
+ * compute beside each other share its memory, which this sees. Before each run the core's own cache is swept: in a step
+ * other layers run in between, and evict what a layer reads. Of all teams' ranks the slowest one counts. Where there
+ * are more ranks than cores, each gets a part of one only: times are multiplied by the number of ranks of a core
+ * (crowding).
  *
  * On a GPU it is what the stream takes for some runs in a row, which a step enqueues without waiting, too; the first run, in which
  * libraries prepare, does not count.

@@ -1,7 +1,7 @@
 /*
  * tutti-train --nodes LIST: the same command on every node, as OneFlow's programs are started. The program starts itself
- * again under tuttirun, which finds this node in the list and starts its ranks (tools/tuttirun/launch_list.c); here only the options
- * for tuttirun are told from the program's own.
+ * again under tuttirun, which finds this node in the list and starts its ranks (tools/tuttirun/launch_list.c); this
+ * file only separates the options for tuttirun from the program's own.
  */
 #include "ddp/trainer/program/nodes.h"
 

@@ -25,7 +25,7 @@ float of_bfloat16(uint16_t value);
 
 /* Memory for kernels, of a GPU's alignment. All that follows is given back by FREE. */
 void *bytes_array(size_t bytes);
-/* With room behind it that nobody may write. */
+/* With room behind it that must not be written. */
 float *array(size_t count);
 /* NaN: what is not written stays visible. */
 float *unwritten(size_t count);

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* In stream order, or at once; `forget` when nobody runs it any more. */
+/* Runs `run` in stream order, or at once; calls `forget` when it will not run again. */
 void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
 /* Where the host reads what a GPU reads at an address. */
 void *emulated_reach(const void *address);

@@ -53,7 +53,7 @@ static void open_module(void) {
 static void *there(const void *here) {
     size_t at = (size_t)((const char *)here - arena);
     if (here == NULL) return NULL;
-    cr_assert_lt(at, ARENA_BYTES, "that is no array");
+    cr_assert_lt(at, ARENA_BYTES, "the address is not in an array");
     return arena_there + at;
 }
 

@@ -21,7 +21,7 @@ struct tutti_recording {
 void *emulated_reach(const void *address) {
     void *reached = address != NULL ? standin_reach_as_gpu(address, 1) : NULL;
     if (address != NULL && reached == NULL) {
-        fprintf(stderr, "emulation: a kernel was given %p, which is no address of the GPU's\n", address);
+        fprintf(stderr, "emulation: a kernel was given %p, which is not an address of the GPU\n", address);
         abort();
     }
     return reached;

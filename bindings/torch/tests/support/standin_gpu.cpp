@@ -3,8 +3,8 @@
  * stand-in for CUDA (tests/support/standin_cuda.c, which TUTTI_CUDA_MODULE names); this gives them to PyTorch as its CUDA code
  * would: a device guard, an allocator, kernels that copy and fill in streams. All else is computed by the CPU's kernels, of copies.
  *
- * The allocator is as unkind as PyTorch's may be: memory that is freed is taken at once by somebody else in the stream that it
- * came from (its bytes are overwritten there), unless it was told of other streams that use it.
+ * The allocator is as unkind as PyTorch's may be: freed memory is reused at once in the stream that it came from
+ * (its bytes are overwritten there), unless the allocator was told of other streams that use it.
  *
  * Nothing is touched before a tensor is made, so that a process can load this and fork. All of it is one file, which gpu.py
  * compiles with one command.
