@@ -32,6 +32,15 @@ Test(elements, add_relu_and_fill_are_the_hosts) {
     }
 }
 
+Test(elements, fill_reaches_the_end_where_a_thread_writes_more_than_once) {
+    const size_t count = ((size_t)9 << 20) + 3;
+    float *got = unwritten(count);
+    tutti_gpu_fill(compute, count, -1.5f, got);
+    for (size_t e = 0; e < count; e++) cr_assert_eq(got[e], -1.5f);
+    expect_same("fill", count, got, got); /* nor behind it */
+    FREE(got);
+}
+
 Test(elements, what_dropout_drops_is_the_hosts_wherever_a_part_of_the_batch_begins) {
     tutti_step_values values = {.time = 12345};
     for (size_t i = 0; i < COUNT_OF(counts); i++)
@@ -149,6 +158,12 @@ static const window_case window_cases[] = {
     {2, 28, 28, 1, 32, 5, 1, TUTTI_PADDING_SAME, true}, {2, 9, 9, 4, 5, 2, 3, TUTTI_PADDING_VALID, false},
 };
 
+/* After them one of so many images that a thread takes several. */
+static const window_case *windows_case(size_t i) {
+    static const window_case many = {8500, 3, 2, 1, 1, 2, 1, TUTTI_PADDING_SAME, false};
+    return i < COUNT_OF(window_cases) ? &window_cases[i] : &many;
+}
+
 static tutti_window window_of(const window_case *of) {
     tutti_window window = {.in_height = of->height,
                            .in_width = of->width,
@@ -186,8 +201,8 @@ static void walk_columns(const tutti_window *w, int batch, float *x, float *colu
 }
 
 Test(windows, unfolding_and_folding_are_their_definition) {
-    for (size_t i = 0; i < COUNT_OF(window_cases); i++) {
-        const window_case *of = &window_cases[i];
+    for (size_t i = 0; i <= COUNT_OF(window_cases); i++) {
+        const window_case *of = windows_case(i);
         tutti_window window = window_of(of);
         size_t count = (size_t)of->batch * in_count(&window);
         size_t columns_count =
@@ -212,8 +227,8 @@ Test(windows, unfolding_and_folding_are_their_definition) {
 }
 
 Test(windows, max_pooling_is_the_hosts_with_equals_and_nan) {
-    for (size_t i = 0; i < COUNT_OF(window_cases); i++) {
-        const window_case *of = &window_cases[i];
+    for (size_t i = 0; i <= COUNT_OF(window_cases); i++) {
+        const window_case *of = windows_case(i);
         tutti_window window = window_of(of);
         size_t count = (size_t)of->batch * in_count(&window);
         size_t out = (size_t)of->batch * out_count(&window, window.channels);

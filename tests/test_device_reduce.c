@@ -128,6 +128,81 @@ Test(device_reduce, as_many_sources_as_may_be_are_folded_in_order) {
     buffers_destroy(&b);
 }
 
+/* ------------------------------------------------------------------------------------- codes of small floats */
+
+/* Codes of two sources: of 8 bits all pairs; of 16 bits each one beside, by `round`, 0, 1, itself, or any. */
+enum { CODES = 65536, CODE_ROUNDS = 6, ROOM_FOR_CODES = CODES * 2 + 16 };
+
+typedef struct code_buffers {
+    char *device[3], *host[2], *expected, *got;
+} code_buffers;
+
+static void fill_codes(const code_buffers *b, tutti_type type, int round) {
+    const size_t bytes = tutti_type_bytes(type);
+    for (size_t i = 0; i < CODES; i++) {
+        const uint16_t any = (uint16_t)(reference_hash(7, (uint64_t)round, i) >> 20);
+        const uint16_t one = type == TUTTI_FLOAT16 ? 0x3c00 : 0x3f80, code = (uint16_t)i;
+        uint16_t other = round == 0 ? 0 : round == 1 ? one : round == 2 ? code : any;
+        if (bytes == 1) other = (uint16_t)(i / 256);
+        memcpy(b->host[0] + i * bytes, &code, bytes); /* of 8 bits the lower ones */
+        memcpy(b->host[1] + i * bytes, &other, bytes);
+    }
+    for (int i = 0; i < 2; i++) GOOD(gpu->copy(b->device[i], b->host[i], CODES * bytes, stream));
+}
+
+/* Where `apart`, the result lies otherwise than the sources: then elements are taken one by one, else 16 bytes at a time. */
+static void check_codes(const code_buffers *b, const reduce_case *c, int divisor, bool apart) {
+    static const double factors[] = {0.7, -1.3};
+    const size_t bytes = tutti_type_bytes(c->type);
+    const void *srcs[] = {b->device[0], b->device[1]}, *host_srcs[] = {b->host[0], b->host[1]};
+    void *dst = b->device[2] + (apart ? bytes : 0);
+    tutti_reduce_args args = {.dst = b->expected,
+                              .srcs = host_srcs,
+                              .factors = c->reduction == TUTTI_PREMUL_SUM ? factors : NULL,
+                              .nsrcs = c->nsrcs,
+                              .count = CODES,
+                              .type = c->type,
+                              .reduction = c->reduction,
+                              .divisor = divisor};
+    tutti_reduce_host(&args);
+    args.srcs = srcs;
+    GOOD(gpu->reduce(&args, &dst, 1, stream));
+    get(b->got, dst, CODES * bytes);
+    for (size_t i = 0; i < CODES * bytes; i += bytes) {
+        uint16_t got = 0, expected = 0, codes[2] = {0};
+        memcpy(&got, b->got + i, bytes);
+        memcpy(&expected, b->expected + i, bytes);
+        for (int k = 0; k < 2; k++) memcpy(&codes[k], b->host[k] + i, bytes);
+        cr_assert_eq(got, expected, "%s of %s, %d sources, divisor %d, %s: of %04x and %04x it is %04x, not %04x",
+                     tutti_reduction_name(c->reduction), tutti_type_name(c->type), c->nsrcs, divisor,
+                     apart ? "one by one" : "16 bytes", codes[0], codes[1], got, expected);
+    }
+}
+
+Test(device_reduce, every_code_of_a_small_float_gives_the_hosts_bits, .timeout = 300) {
+    static const tutti_type types[] = {TUTTI_FLOAT16, TUTTI_BFLOAT16, TUTTI_FLOAT8_E4M3, TUTTI_FLOAT8_E5M2};
+    code_buffers b;
+    open_device();
+    for (int i = 0; i < 3; i++) b.device[i] = alloc(ROOM_FOR_CODES);
+    for (int i = 0; i < 2; i++) b.host[i] = malloc(ROOM_FOR_CODES);
+    b.expected = malloc(ROOM_FOR_CODES), b.got = malloc(ROOM_FOR_CODES);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        for (int round = 0; round < (tutti_type_bytes(types[t]) == 1 || THREAD_SANITIZER ? 1 : CODE_ROUNDS); round++) {
+            fill_codes(&b, types[t], round);
+            for (tutti_reduction reduction = 0; reduction < TUTTI_REDUCTION_COUNT; reduction++) {
+                if (!tutti_reduce_supports(types[t], reduction)) continue;
+                for (int nsrcs = 1; nsrcs <= 2; nsrcs++)
+                    for (int divisor = 2; divisor <= (reduction == TUTTI_AVG ? 3 : 2); divisor++)
+                        for (int apart = 0; apart < 2; apart++)
+                            check_codes(&b, &(reduce_case){.type = types[t], .reduction = reduction, .nsrcs = nsrcs},
+                                        divisor, apart);
+            }
+        }
+    }
+    for (int i = 0; i < 3; i++) GOOD(gpu->free(b.device[i]));
+    free(b.host[0]), free(b.host[1]), free(b.expected), free(b.got);
+}
+
 Test(device_reduce, what_no_reduction_is_is_refused) {
     open_device();
     void *memory = alloc(64);

@@ -66,13 +66,19 @@ void tutti_gpu_relu_backward(tutti_compute *compute, size_t count, const float *
 
 /* ------------------------------------------------------------------------------------------- fill, round */
 
+#define MOST_FILLING 4096 /* blocks: several for each place on a large GPU, and few beside what they write */
+
 static __global__ void fill(size_t count, float value, float *data) {
-    size_t at = thread_number();
+    const size_t step = (size_t)gridDim.x * blockDim.x, quads = count / 4;
+    for (size_t quad = thread_number(); quad < quads; quad += step)
+        store_quad(data + 4 * quad, make_float4(value, value, value, value));
+    const size_t at = 4 * quads + thread_number();
     if (at < count) data[at] = value;
 }
 
 void tutti_gpu_fill(tutti_compute *compute, size_t count, float value, float *data) {
-    if (count > 0) launch(compute, fill, blocks_for(count), THREADS, count, value, data);
+    const unsigned blocks = count / 4 < (size_t)MOST_FILLING * THREADS ? blocks_for(quads_of(count)) : MOST_FILLING;
+    if (count > 0) launch(compute, fill, blocks, THREADS, count, value, data);
 }
 
 static __global__ void round_to_bfloat16(size_t count, const float *src, uint16_t *dst) {

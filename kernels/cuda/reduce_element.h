@@ -16,11 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define ELEMENT_INLINE static __host__ __device__ __forceinline__
-#else
-#define ELEMENT_INLINE static inline __attribute__((always_inline))
-#endif
+#include "kernels/cuda/small_floats.h"
 
 typedef enum tutti_cuda_fold {
     TUTTI_CUDA_SUM,
@@ -53,62 +49,6 @@ typedef struct tutti_cuda_rule {
 
 /* ------------------------------------------------------------------------------------------------- floats */
 
-ELEMENT_INLINE uint32_t element_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-ELEMENT_INLINE float element_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* A float of one sign bit, exponent and mantissa, laid out like float32 but shorter: moved to float32's place it is off by a
- * power of two, subnormals too. */
-ELEMENT_INLINE float element_widen(uint32_t code, int bits, int mantissa_bits, int bias, uint32_t special_from) {
-    const uint32_t magnitude = code & ((1u << (bits - 1)) - 1), place = magnitude << (23 - mantissa_bits);
-    const float number = element_float(place) * element_float((uint32_t)(127 + 127 - bias) << 23);
-    const uint32_t special = 0x7f800000u | (place & 0x7fffffu);
-    return element_float((magnitude >= special_from ? special : element_bits(number)) | code >> (bits - 1) << 31);
-}
-
-/* To nearest even; magnitudes from `overflow_at` on become `overflow_code`. */
-ELEMENT_INLINE uint32_t element_narrow(float value, int bits, int mantissa_bits, int bias, uint32_t overflow_at,
-                                       uint32_t overflow_code, uint32_t nan_code) {
-    const int shift = 23 - mantissa_bits;
-    const uint32_t gap = (uint32_t)(127 - bias);
-    const uint32_t sign = element_bits(value) >> 31 << (bits - 1), magnitude = element_bits(value) & 0x7fffffffu;
-    /* Adding this power of two leaves the subnormal's mantissa, rounded, in the lowest bits. */
-    const uint32_t magic = (gap + 24 - (uint32_t)mantissa_bits) << 23;
-    const uint32_t subnormal = element_bits(element_float(magnitude) + element_float(magic)) - magic;
-    const uint32_t odd = magnitude >> shift & 1;
-    const uint32_t normal = (magnitude - (gap << 23) + (1u << (shift - 1)) - 1 + odd) >> shift;
-    uint32_t code = magnitude < (gap + 1) << 23 ? subnormal : normal;
-    code = magnitude >= overflow_at ? overflow_code : code;
-    code = magnitude > 0x7f800000u ? nan_code : code;
-    return code | sign;
-}
-
-ELEMENT_INLINE float widen_f16(uint16_t code) {
-    return element_widen(code, 16, 10, 15, 0x7c00);
-}
-ELEMENT_INLINE uint16_t narrow_f16(float value) {
-    return (uint16_t)element_narrow(value, 16, 10, 15, 143u << 23, 0x7c00, 0x7e00);
-}
-ELEMENT_INLINE float widen_e5m2(uint8_t code) {
-    return element_widen(code, 8, 2, 15, 0x7c);
-}
-ELEMENT_INLINE uint8_t narrow_e5m2(float value) {
-    return (uint8_t)element_narrow(value, 8, 2, 15, 143u << 23, 0x7c, 0x7f);
-}
-ELEMENT_INLINE float widen_e4m3(uint8_t code) {
-    return element_widen(code, 8, 3, 7, 0x7f);
-}
-ELEMENT_INLINE uint8_t narrow_e4m3(float value) {
-    return (uint8_t)element_narrow(value, 8, 3, 7, 0x43e00000u, 0x7e, 0x7f);
-}
 ELEMENT_INLINE float widen_bf16(uint16_t code) {
     return element_float((uint32_t)code << 16);
 }
@@ -123,7 +63,8 @@ ELEMENT_INLINE float narrow_f32(float value) {
     return value;
 }
 
-/* Equal numbers differ at most in the sign of zero, which or (min) and and (max) of the bits settle. */
+/* Equal numbers differ at most in the sign of zero, which or (min) and and (max) of the bits settle. Times 1 changes nothing:
+ * one product for all, with or without factors, is less work than a choice for each element. */
 #define ELEMENT_FLOATS(name, number, word, nan_bits)                                                                   \
     ELEMENT_INLINE number name##_of(word bits) {                                                                       \
         number value;                                                                                                  \
@@ -147,11 +88,11 @@ ELEMENT_INLINE float narrow_f32(float value) {
         return x + y;                                                                                                  \
     }                                                                                                                  \
     ELEMENT_INLINE number name##_start(const tutti_cuda_rule *rule, number x, uint64_t factor) {                       \
-        return rule->premul ? x * name##_of((word)factor) : x;                                                         \
+        return x * (rule->premul ? name##_of((word)factor) : 1);                                                       \
     }                                                                                                                  \
-    ELEMENT_INLINE number name##_finish(const tutti_cuda_rule *rule, number x) {                                       \
-        if (rule->finish == TUTTI_CUDA_TIMES) x = x * (number)rule->scale;                                             \
-        if (rule->finish == TUTTI_CUDA_OVER) x = x / (number)rule->scale;                                              \
+    ELEMENT_INLINE number name##_finish(tutti_cuda_finish finish, const tutti_cuda_rule *rule, number x) {             \
+        if (finish == TUTTI_CUDA_TIMES) x = x * (number)rule->scale;                                                   \
+        if (finish == TUTTI_CUDA_OVER) x = x / (number)rule->scale;                                                    \
         return x == x ? x : name##_of(nan_bits);                                                                       \
     }
 
@@ -174,10 +115,10 @@ ELEMENT_INLINE float narrow_f32(float value) {
         if (rule->normalise) return x != 0;                                                                            \
         return rule->premul ? (word)x * (word)factor : (word)x;                                                        \
     }                                                                                                                  \
-    ELEMENT_INLINE element name##_finish(const tutti_cuda_rule *rule, word x) {                                        \
+    ELEMENT_INLINE element name##_finish(tutti_cuda_finish finish, const tutti_cuda_rule *rule, word x) {              \
         const element low = (element)x;                                                                                \
-        if (rule->finish == TUTTI_CUDA_OVER_UNSIGNED) return (element)(low / (word)rule->divisor);                     \
-        if (rule->finish == TUTTI_CUDA_OVER_SIGNED)                                                                    \
+        if (finish == TUTTI_CUDA_OVER_UNSIGNED) return (element)(low / (word)rule->divisor);                           \
+        if (finish == TUTTI_CUDA_OVER_SIGNED)                                                                          \
             return (element)((wide_signed)(narrow_signed)low / (wide_signed)rule->divisor);                            \
         return low;                                                                                                    \
     }

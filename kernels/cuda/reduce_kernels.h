@@ -20,26 +20,32 @@ namespace {
 
 constexpr int threads_per_block = 256, vector_bytes = 16; // of a block; that a thread moves at once
 
-/* Element `stored` of a buffer, `acc` while it is computed with. */
-#define FAMILY(name, stored_type, acc_type, start_element, combine_element, finish_element)                            \
+/* Element `stored` of a buffer, `wide` when it is widened, `acc` while it is computed with. */
+#define FAMILY(name, stored_type, wide_type, acc_type, widen_element, start_element, combine_element, finish_element,  \
+               narrow_element)                                                                                         \
     struct name {                                                                                                      \
         typedef stored_type stored;                                                                                    \
+        typedef wide_type wide;                                                                                        \
         typedef acc_type acc;                                                                                          \
-        static __device__ __forceinline__ acc start(const tutti_cuda_rule &rule, stored x, uint64_t factor) {          \
-            return start_element;                                                                                      \
+        static __device__ __forceinline__ wide widen(stored x) {                                                       \
+            return widen_element;                                                                                      \
+        }                                                                                                              \
+        static __device__ __forceinline__ acc start(const tutti_cuda_rule &rule, wide x, uint64_t factor) {            \
+            return start_element(&rule, x, factor);                                                                    \
         }                                                                                                              \
         static __device__ __forceinline__ acc combine(tutti_cuda_fold fold, acc x, acc y, uint64_t bias) {             \
             return combine_element(fold, x, y, bias);                                                                  \
         }                                                                                                              \
-        static __device__ __forceinline__ stored finish(const tutti_cuda_rule &rule, acc x) {                          \
-            return finish_element;                                                                                     \
+        static __device__ __forceinline__ wide finish(tutti_cuda_finish finish, const tutti_cuda_rule &rule, acc x) {  \
+            return finish_element(finish, &rule, x);                                                                   \
+        }                                                                                                              \
+        static __device__ __forceinline__ stored narrow(wide x) {                                                      \
+            return narrow_element;                                                                                     \
         }                                                                                                              \
     };
 #define REAL(name, stored)                                                                                             \
-    FAMILY(name, stored, float, f32_start(&rule, widen_##name(x), factor), f32_combine,                                \
-           narrow_##name(f32_finish(&rule, x)))
-#define WHOLE(name, stored, acc)                                                                                       \
-    FAMILY(name, stored, acc, name##_start(&rule, x, factor), name##_combine, name##_finish(&rule, x))
+    FAMILY(name, stored, float, float, widen_##name(x), f32_start, f32_combine, f32_finish, narrow_##name(x))
+#define WHOLE(name, stored, acc) FAMILY(name, stored, stored, acc, x, name##_start, name##_combine, name##_finish, x)
 
 REAL(f32, float)
 REAL(f16, uint16_t)
@@ -52,16 +58,43 @@ WHOLE(u16, uint16_t, uint32_t)
 WHOLE(u32, uint32_t, uint32_t)
 WHOLE(u64, uint64_t, uint64_t)
 
-/* As many elements as are moved at once. */
-template <class E, int LANES> struct alignas(LANES * sizeof(typename E::stored)) lanes { typename E::stored x[LANES]; };
-
 #define FOR_LANES _Pragma("unroll") for (int i = 0; i < LANES; i++)
+
+/* As many elements as are moved at once. */
+template <class E, int LANES> struct alignas(LANES * sizeof(typename E::stored)) lanes {
+    typename E::stored x[LANES];
+    __device__ __forceinline__ void widen(typename E::wide (&wide)[LANES]) const {
+        FOR_LANES wide[i] = E::widen(x[i]);
+    }
+    __device__ __forceinline__ void narrow(const typename E::wide (&wide)[LANES]) {
+        FOR_LANES x[i] = E::narrow(wide[i]);
+    }
+};
+
+/* Small floats lie in words, which are converted as a whole: GPUs have instructions for two floats at once. */
+#define IN_WORDS(name)                                                                                                 \
+    template <> struct alignas(vector_bytes) lanes<name, (int)(vector_bytes / sizeof(name::stored))> {                 \
+        enum { WORDS = vector_bytes / 4, EACH = 4 / sizeof(name::stored) };                                            \
+        uint32_t word[WORDS];                                                                                          \
+        __device__ __forceinline__ void widen(float (&wide)[WORDS * EACH]) const {                                     \
+            _Pragma("unroll") for (int i = 0; i < WORDS; i++) widen_word_##name(word[i], &wide[i * EACH]);             \
+        }                                                                                                              \
+        __device__ __forceinline__ void narrow(const float (&wide)[WORDS * EACH]) {                                    \
+            _Pragma("unroll") for (int i = 0; i < WORDS; i++) word[i] = narrow_word_##name(&wide[i * EACH]);           \
+        }                                                                                                              \
+    };
+IN_WORDS(f16)
+IN_WORDS(e4m3)
+IN_WORDS(e5m2)
+
 #define CASE(fold)                                                                                                     \
-    case fold: FOR_LANES acc[i] = E::combine(fold, acc[i], E::start(rule, in.x[i], factor), rule.bias); break
+    case fold: FOR_LANES acc[i] = E::combine(fold, acc[i], E::start(rule, wide[i], factor), rule.bias); break
 
 template <class E, int LANES>
-__device__ __forceinline__ void combine(const tutti_cuda_rule &rule, typename E::acc (&acc)[LANES],
-                                        const lanes<E, LANES> &in, uint64_t factor) {
+__device__ __forceinline__ void combine_all(const tutti_cuda_rule &rule, typename E::acc (&acc)[LANES],
+                                            const lanes<E, LANES> &in, uint64_t factor) {
+    typename E::wide wide[LANES];
+    in.widen(wide);
     switch (rule.fold) {
         CASE(TUTTI_CUDA_SUM);
         CASE(TUTTI_CUDA_MIN);
@@ -72,6 +105,18 @@ __device__ __forceinline__ void combine(const tutti_cuda_rule &rule, typename E:
         CASE(TUTTI_CUDA_XOR);
     }
 }
+#undef CASE
+
+template <class E, int LANES>
+__device__ __forceinline__ void finish_all(const tutti_cuda_rule &rule, const typename E::acc (&acc)[LANES],
+                                           lanes<E, LANES> &out) {
+    typename E::wide wide[LANES];
+    /* Decided once for what is common; quotients take so long that nothing is lost where each lane decides. */
+    if (rule.finish == TUTTI_CUDA_AS_IT_IS) FOR_LANES wide[i] = E::finish(TUTTI_CUDA_AS_IT_IS, rule, acc[i]);
+    else if (rule.finish == TUTTI_CUDA_TIMES) FOR_LANES wide[i] = E::finish(TUTTI_CUDA_TIMES, rule, acc[i]);
+    else FOR_LANES wide[i] = E::finish(rule.finish, rule, acc[i]);
+    out.narrow(wide);
+}
 
 /* Result `at`, counted in LANES elements from `start` on. */
 template <class E, int LANES>
@@ -79,20 +124,22 @@ __device__ __forceinline__ void reduce_at(const tutti_cuda_reduce_plan &plan, si
     typedef lanes<E, LANES> vector;
     typedef typename E::stored stored;
     const auto read = [&](int k) { return ((const vector *)((const stored *)plan.srcs[k] + start))[at]; };
+    typename E::wide wide[LANES];
     typename E::acc acc[LANES];
     vector first = read(0), second, result;
     if (plan.nsrcs > 1) second = read(1);
-    FOR_LANES acc[i] = E::start(plan.rule, first.x[i], plan.factors[0]);
-    if (plan.nsrcs > 1) combine<E, LANES>(plan.rule, acc, second, plan.factors[1]);
+    first.widen(wide);
+    FOR_LANES acc[i] = E::start(plan.rule, wide[i], plan.factors[0]);
+    if (plan.nsrcs > 1) combine_all<E, LANES>(plan.rule, acc, second, plan.factors[1]);
 #pragma unroll 1
     for (int k = 2; k < plan.nsrcs; k += 2) {
         const bool both = k + 1 < plan.nsrcs;
         first = read(k);
         if (both) second = read(k + 1);
-        combine<E, LANES>(plan.rule, acc, first, plan.factors[k]);
-        if (both) combine<E, LANES>(plan.rule, acc, second, plan.factors[k + 1]);
+        combine_all<E, LANES>(plan.rule, acc, first, plan.factors[k]);
+        if (both) combine_all<E, LANES>(plan.rule, acc, second, plan.factors[k + 1]);
     }
-    FOR_LANES result.x[i] = E::finish(plan.rule, acc[i]);
+    finish_all<E, LANES>(plan.rule, acc, result);
 #pragma unroll 1
     for (int k = 0; k < plan.ndsts; k++) ((vector *)((stored *)plan.dsts[k] + start))[at] = result;
 }

@@ -4,15 +4,16 @@
  *   columns[pixel of the output, ky, kx, channel] = x[the pixel under the window]     0 where it is padding
  *
  * A thread computes one element of the result, or four neighbouring channels of it where channels come in fours. It reads
- * all that the element depends on, so nothing is added up by several threads, and sums have the host's order. Blocks lie in
- * a row per image: indices within an image have 31 bits.
+ * all that the element depends on, so nothing is added up by several threads, and sums have the host's order. A row of blocks
+ * takes whole images: indices within an image have 31 bits.
  */
 #include "kernels/cuda/bfloat16.h"
 #include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/quad.h"
 #include "kernels/host/rectangle.h"
 
-#define MOST_ROWS 65535 /* of blocks in a grid */
+#define MOST_ROWS     65535 /* of blocks in a grid */
+#define ENOUGH_BLOCKS 4096  /* several for each place on a large GPU */
 
 /* A window, with what divides indices. */
 struct placed {
@@ -46,8 +47,12 @@ static placed place(const tutti_window *window, int batch, size_t elements) {
     return made;
 }
 
+/* Where there are many blocks, a thread takes several images: it finds its place in them but once. */
 static dim3 grid_for(const placed &place) {
-    return dim3(blocks_for(place.threads), place.batch < MOST_ROWS ? (unsigned)place.batch : MOST_ROWS);
+    const unsigned blocks = blocks_for(place.threads);
+    const size_t images_each = (size_t)blocks * place.batch / ENOUGH_BLOCKS;
+    const size_t rows = images_each > 1 ? (place.batch + images_each - 1) / images_each : place.batch;
+    return dim3(blocks, rows < MOST_ROWS ? (unsigned)rows : MOST_ROWS);
 }
 
 static size_t in_count(const tutti_window *window) {
@@ -138,18 +143,24 @@ template <int WIDTH> static __global__ void fold(placed where, const float *colu
     spot here = find_spot(where, number, WIDTH);
     size_t taps = (size_t)window.kernel * window.kernel * window.channels;
     size_t columns_count = (size_t)window.out_height * window.out_width * taps;
+    /* The next window sees the pixel one stride earlier: it is so much farther in the columns, which may be less than nothing. */
+    const size_t stride = (size_t)window.stride * window.channels;
+    const size_t next_column = taps - stride, next_row = window.out_width * taps - window.kernel * stride;
+    const int kernel_row = here.row - here.rows.first * window.stride;
+    const int kernel_column = here.column - here.columns.first * window.stride;
+    const size_t first_pixel = (size_t)here.rows.first * window.out_width + here.columns.first;
+    const size_t first_tap = ((size_t)kernel_row * window.kernel + kernel_column) * window.channels + here.channel;
     for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
-        const float *from = columns + image * columns_count + here.channel;
+        size_t of_row = image * columns_count + first_pixel * taps + first_tap;
         group<WIDTH> sum = {};
-        for (int out_row = here.rows.first; out_row <= here.rows.last; out_row++)
-            for (int out_column = here.columns.first; out_column <= here.columns.last; out_column++) {
-                int kernel_row = here.row - out_row * window.stride;
-                int kernel_column = here.column - out_column * window.stride;
-                size_t pixel = (size_t)out_row * window.out_width + out_column;
-                size_t tap = ((size_t)kernel_row * window.kernel + kernel_column) * window.channels;
-                group<WIDTH> part = load_group<WIDTH>(from + pixel * taps + tap);
+        for (int out_row = here.rows.first; out_row <= here.rows.last; out_row++, of_row += next_row) {
+            size_t at = of_row;
+            for (int out_column = here.columns.first; out_column <= here.columns.last;
+                 out_column++, at += next_column) {
+                group<WIDTH> part = load_group<WIDTH>(columns + at);
                 for (int i = 0; i < WIDTH; i++) sum.at[i] += part.at[i];
             }
+        }
         store_group<WIDTH>(x + ((size_t)image * where.threads + number) * WIDTH, sum);
     }
 }
