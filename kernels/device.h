@@ -67,6 +67,16 @@ typedef struct tutti_device_export {
     uint64_t offset; /* of the exported pointer within the allocation */
 } tutti_device_export;
 
+#define TUTTI_DEVICE_MOST_BUFFERS 64
+#define TUTTI_DEVICE_MOST_VALUES  (2 * TUTTI_DEVICE_MOST_BUFFERS)
+
+/* A wait_value or write_value of the table below, as one of several. */
+typedef struct tutti_device_value {
+    void *at;
+    uint64_t value;
+    bool waits;
+} tutti_device_value;
+
 typedef struct tutti_device {
     /* -------------------------------------------------------------------------------- which GPUs there are */
 
@@ -126,10 +136,11 @@ typedef struct tutti_device {
      * must stay below 2^63, and INT64_MAX releases all waits. at is a device address (for example of pinned
      * memory). All bytes that were written before the value was written are then visible. */
     tutti_status (*wait_value)(tutti_stream stream, void *at, uint64_t value);
-    /* The same for each of several addresses, at most 64. */
-    tutti_status (*wait_values)(tutti_stream stream, void *const *ats, int count, uint64_t value);
     /* Once the results of all work before it in the stream are visible to all, *at becomes value. */
     tutti_status (*write_value)(tutti_stream stream, void *at, uint64_t value);
+    /* Several waits and writes, in their order, by one call of the driver; at most TUTTI_DEVICE_MOST_VALUES. The call copies
+     * the array. */
+    tutti_status (*use_values)(tutti_stream stream, const tutti_device_value *values, int count);
     /* kernels/reduce.h on device memory: each source is read once, and the result is written to each of ndsts
      * buffers (args->dst is not used; a buffer may be one of the sources where nothing else overlaps); bit for bit
      * the host's result. The call copies the arrays. At most TUTTI_DEVICE_MOST_BUFFERS sources, and as many
@@ -148,8 +159,6 @@ typedef struct tutti_device {
      * for it. */
     tutti_status (*call_host)(tutti_stream stream, void (*function)(void *context), void *context);
 } tutti_device;
-
-#define TUTTI_DEVICE_MOST_BUFFERS 64
 
 /* What libtutti_cuda.so exports (bootstrap/machine/module.h). */
 typedef struct tutti_cuda_module {

@@ -53,15 +53,21 @@ Test(device_streams, a_stream_waits_for_a_value_and_goes_on_at_that_or_a_higher_
 Test(device_streams, a_stream_waits_for_several_values_at_once) {
     open_device();
     counter gates[3] = {counter_create(), counter_create(), counter_create()}, passed = counter_create();
-    void *ats[3] = {gates[0].device, gates[1].device, gates[2].device};
-    GOOD(gpu->wait_values(stream, ats, 0, 9));
-    GOOD(gpu->wait_values(stream, ats, 3, 9));
-    GOOD(gpu->write_value(stream, passed.device, 1));
+    counter begun = counter_create();
+    tutti_device_value values[] = {{begun.device, 5, .waits = false},
+                                   {gates[0].device, 9, .waits = true},
+                                   {gates[1].device, 9, .waits = true},
+                                   {gates[2].device, 9, .waits = true},
+                                   {passed.device, 1, .waits = false}};
+    GOOD(gpu->use_values(stream, values, 0));
+    GOOD(gpu->use_values(stream, values, 5));
+    memset(values, 0, sizeof values); /* the call has copied them */
     counter_set(gates[2], 9);
     counter_set(gates[0], 10);
     counter_set(gates[1], 8);
     usleep(20000);
     cr_assert_eq(counter_get(passed), 0);
+    cr_assert_eq(counter_get(begun), 5);
     counter_set(gates[1], 9);
     GOOD(gpu->stream_sync(stream));
     cr_assert_eq(counter_get(passed), 1);

@@ -117,7 +117,7 @@ static tutti_status open_mailbox(cuda_rank *rank, mailbox *box, int self, int to
     for (int i = 0; i < ITEMS; i++) box->out[i] = item(self, to, i);
     TUTTI_TRY(cuda_alloc(rank, sizeof box->out, &box->out_there));
     TUTTI_TRY(cuda_alloc(rank, sizeof box->in, &box->in_there));
-    return rank->device->copy(box->out_there, box->out, sizeof box->out, rank->streams[0]);
+    return cuda_put(rank, box->out_there, box->out, sizeof box->out, rank->streams[0]);
 }
 
 static tutti_status check(const mailbox *box, int count, int from, int to) {
@@ -143,8 +143,8 @@ static tutti_status around(ranks_context *context, cuda_rank *rank) {
             tutti_recv(context->comm, takes_cuda ? box.in_there : box.in, ITEMS, TUTTI_INT32, from, round, &options));
         TUTTI_TRY(tutti_send(context->comm, box.out_there, (size_t)count, TUTTI_INT32, to, round, &options));
         TUTTI_TRY(tutti_group_end(context->comm, NULL));
-        if (takes_cuda) TUTTI_TRY(rank->device->copy(box.in, box.in_there, sizeof box.in, rank->streams[0]));
         TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+        if (takes_cuda) TUTTI_TRY(cuda_fetch(rank, box.in, box.in_there, sizeof box.in, rank->streams[0]));
         TUTTI_TRY(check(&box, count, from, context->rank));
     }
     return TUTTI_OK;

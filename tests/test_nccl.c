@@ -178,11 +178,10 @@ static tutti_status sum_of_three(ranks_context *context, cuda_rank *rank, float 
     float value = values[context->rank], sum = -1;
     void *memory;
     TUTTI_TRY(cuda_alloc(rank, sizeof value, &memory));
-    TUTTI_TRY(rank->device->copy(memory, &value, sizeof value, rank->streams[0]));
+    TUTTI_TRY(cuda_put(rank, memory, &value, sizeof value, rank->streams[0]));
     TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1, TUTTI_FLOAT32, TUTTI_SUM,
                                &TUTTI_OPTIONS(.stream = rank->streams[0])));
-    TUTTI_TRY(rank->device->copy(&sum, memory, sizeof sum, rank->streams[0]));
-    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    TUTTI_TRY(cuda_fetch(rank, &sum, memory, sizeof sum, rank->streams[0]));
     *sum_out = sum;
     return TUTTI_OK;
 }

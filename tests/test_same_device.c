@@ -105,6 +105,7 @@ static tutti_status use_many_blocks(ranks_context *context, cuda_rank *rank) {
     }
     for (int i = 0; i < BLOCKS; i++) {
         int sum = 0;
+        TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
         TUTTI_TRY(rank->device->copy(&sum, blocks[i], sizeof sum, rank->streams[0]));
         TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
         RANKS_CHECK(sum == expected, "block %d has %d, not %d", i, sum, expected);
@@ -173,7 +174,7 @@ static tutti_status run_ahead(ranks_context *context, cuda_rank *rank) {
     int n = context->nranks, *there = NULL, value = 1;
     void *memory = NULL;
     TUTTI_TRY(cuda_alloc(rank, sizeof *there, &memory));
-    TUTTI_TRY(rank->device->copy(memory, &value, sizeof value, rank->streams[0]));
+    TUTTI_TRY(cuda_put(rank, memory, &value, sizeof value, rank->streams[0]));
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
     if (context->rank == n - 1) usleep(300000);
     for (int i = 0; i < CALLS; i++) {
@@ -183,8 +184,7 @@ static tutti_status run_ahead(ranks_context *context, cuda_rank *rank) {
     }
     int expected = 1;
     for (int i = 7; i < CALLS; i += 8) expected = (int)((unsigned)expected * (unsigned)n);
-    TUTTI_TRY(rank->device->copy(&value, memory, sizeof value, rank->streams[(CALLS - 1) % CUDA_STREAMS]));
-    TUTTI_TRY(rank->device->stream_sync(rank->streams[(CALLS - 1) % CUDA_STREAMS]));
+    TUTTI_TRY(cuda_fetch(rank, &value, memory, sizeof value, rank->streams[(CALLS - 1) % CUDA_STREAMS]));
     RANKS_CHECK(value == expected, "%d, not %d", value, expected);
     return TUTTI_OK;
 }

@@ -134,7 +134,7 @@ static tutti_status chain(ranks_context *context, cuda_rank *rank) {
     for (int i = 0; i < 64; i++) values[i] = 1;
     TUTTI_TRY(cuda_alloc(rank, sizeof values, &buffer));
     TUTTI_TRY(device->event_create(&event));
-    TUTTI_TRY(device->copy(buffer, values, sizeof values, rank->streams[0]));
+    TUTTI_TRY(cuda_put(rank, buffer, values, sizeof values, rank->streams[0]));
     for (int round = 0; round < 8; round++) {
         tutti_stream now = rank->streams[round % CUDA_STREAMS], next = rank->streams[(round + 1) % CUDA_STREAMS];
         TUTTI_TRY(
@@ -144,8 +144,7 @@ static tutti_status chain(ranks_context *context, cuda_rank *rank) {
         expected *= context->nranks;
     }
     tutti_stream last = rank->streams[8 % CUDA_STREAMS];
-    TUTTI_TRY(device->copy(values, buffer, sizeof values, last));
-    TUTTI_TRY(device->stream_sync(last));
+    TUTTI_TRY(cuda_fetch(rank, values, buffer, sizeof values, last));
     TUTTI_TRY(device->event_destroy(event));
     for (int i = 0; i < 64; i++)
         RANKS_CHECK(values[i] == expected, "element %d is %lld instead of %lld", i, (long long)values[i],
@@ -207,13 +206,13 @@ static tutti_status open_mailbox(cuda_rank *rank, mailbox *box, int self, int to
     TUTTI_TRY(cuda_alloc(rank, sizeof box->in, &box->in_there));
     fill_items(box->out, MESSAGE_ITEMS, self, to);
     memset(box->in, 0xee, sizeof box->in);
-    TUTTI_TRY(rank->device->copy(box->out_there, box->out, sizeof box->out, rank->streams[0]));
-    return rank->device->copy(box->in_there, box->in, sizeof box->in, rank->streams[0]);
+    TUTTI_TRY(cuda_put(rank, box->out_there, box->out, sizeof box->out, rank->streams[0]));
+    TUTTI_TRY(cuda_put(rank, box->in_there, box->in, sizeof box->in, rank->streams[0]));
+    return rank->device->stream_sync(rank->streams[0]);
 }
 
 static tutti_status fetch(cuda_rank *rank, mailbox *box) {
-    TUTTI_TRY(rank->device->copy(box->in, box->in_there, sizeof box->in, rank->streams[0]));
-    return rank->device->stream_sync(rank->streams[0]);
+    return cuda_fetch(rank, box->in, box->in_there, sizeof box->in, rank->streams[0]);
 }
 
 /* Around the ring, from CUDA memory or the host's to either: every combination of the two sides. */
@@ -276,7 +275,7 @@ static tutti_status grouped(ranks_context *context, cuda_rank *rank) {
         host_value = 1;
         size_t used = rank->used;
         TUTTI_TRY(open_mailbox(rank, box, context->rank, to));
-        TUTTI_TRY(rank->device->copy(there, &host_value, sizeof host_value, rank->streams[0]));
+        TUTTI_TRY(cuda_put(rank, there, &host_value, sizeof host_value, rank->streams[0]));
         TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
         TUTTI_TRY(tutti_group_begin(context->comm));
         TUTTI_TRY(tutti_recv(context->comm, box->in_there, MESSAGE_ITEMS, TUTTI_INT32, from, 5, &inside));
@@ -288,7 +287,7 @@ static tutti_status grouped(ranks_context *context, cuda_rank *rank) {
         if (work != NULL) TUTTI_TRY(tutti_work_wait(work, -1));
         tutti_work_free(work);
         RANKS_CHECK(host_value == n, "the call on host memory gave %d", (int)host_value);
-        TUTTI_TRY(rank->device->copy(&sum, there, sizeof sum, rank->streams[0]));
+        TUTTI_TRY(cuda_fetch(rank, &sum, there, sizeof sum, rank->streams[0]));
         TUTTI_TRY(fetch(rank, box));
         RANKS_CHECK(sum == n, "the call on CUDA memory gave %d", (int)sum);
         TUTTI_TRY(expect_items(box->in, MESSAGE_ITEMS, from, context->rank));

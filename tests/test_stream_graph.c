@@ -25,8 +25,7 @@ static tutti_status multiply(ranks_context *context, cuda_rank *rank, void *memo
 
 static tutti_status expect_all(cuda_rank *rank, const void *memory, int32_t expected) {
     int32_t values[ITEMS];
-    TUTTI_TRY(rank->device->copy(values, memory, sizeof values, rank->streams[0]));
-    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    TUTTI_TRY(cuda_fetch(rank, values, memory, sizeof values, rank->streams[0]));
     for (int i = 0; i < ITEMS; i++)
         RANKS_CHECK(values[i] == expected, "[%d] is %d, not %d", i, (int)values[i], (int)expected);
     return TUTTI_OK;
@@ -36,7 +35,7 @@ static tutti_status put_ones(cuda_rank *rank, void **memory_out) {
     int32_t ones[ITEMS];
     for (int i = 0; i < ITEMS; i++) ones[i] = 1;
     TUTTI_TRY(cuda_alloc(rank, sizeof ones, memory_out));
-    TUTTI_TRY(rank->device->copy(*memory_out, ones, sizeof ones, rank->streams[0]));
+    TUTTI_TRY(cuda_put(rank, *memory_out, ones, sizeof ones, rank->streams[0]));
     return rank->device->stream_sync(rank->streams[0]);
 }
 
@@ -139,7 +138,7 @@ static tutti_status put_values(const ranks_context *context, board *b) {
     for (int i = 0; i < 4; i++)
         TUTTI_TRY(cuda_alloc(&b->rank, sizeof values * (size_t)(i == 1 ? context->nranks : 1), &places[i]));
     b->own = places[0], b->all = places[1], b->sum = places[2], b->word = places[3];
-    TUTTI_TRY(b->rank.device->copy(b->own, values, sizeof values, b->stream));
+    TUTTI_TRY(cuda_put(&b->rank, b->own, values, sizeof values, b->stream));
     return b->rank.device->stream_sync(b->stream);
 }
 
@@ -185,10 +184,9 @@ static tutti_status close_board(board *b, tutti_comm *comm) {
     return cuda_rank_close(&b->rank, comm);
 }
 
-static tutti_status expect(const board *b, const char *memory, int times, int first, const char *what) {
+static tutti_status expect(board *b, const char *memory, int times, int first, const char *what) {
     int32_t values[LONG];
-    TUTTI_TRY(b->rank.device->copy(values, memory, sizeof values, b->stream));
-    TUTTI_TRY(b->rank.device->stream_sync(b->stream));
+    TUTTI_TRY(cuda_fetch(&b->rank, values, memory, sizeof values, b->stream));
     for (int i = 0; i < LONG; i++)
         RANKS_CHECK(values[i] == first + times * i, "%s: [%d] is %d, not %d", what, i, (int)values[i],
                     first + times * i);
@@ -344,7 +342,7 @@ static tutti_status cannot_capture(ranks_context *context) {
     TUTTI_TRY(put_ones(&rank, &memory));
     TUTTI_TRY(multiply(context, &rank, memory));
     RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "no capture");
-    if (context->argument != NULL) setenv("STANDIN_FAIL", "wait_value:1", 1);
+    if (context->argument != NULL) setenv("STANDIN_FAIL", "use_values:1", 1);
     RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, multiply(context, &rank, memory));
     unsetenv("STANDIN_FAIL");
     RANKS_CHECK(strstr(tutti_last_error(), "cannot be captured into a CUDA graph") != NULL, "%s", tutti_last_error());

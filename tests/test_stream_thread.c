@@ -31,8 +31,7 @@ static tutti_status sum(const part *p) {
 static tutti_status check(const part *p) {
     uint8_t bytes[COUNT * sizeof(uint16_t)];
     size_t count = COUNT * tutti_type_bytes(p->type);
-    TUTTI_TRY(p->rank->device->copy(bytes, p->memory, count, OF_THREAD));
-    TUTTI_TRY(p->rank->device->stream_sync(OF_THREAD));
+    TUTTI_TRY(cuda_fetch(p->rank, bytes, p->memory, count, OF_THREAD));
     for (size_t i = 0; i < count; i++) RANKS_CHECK(bytes[i] == p->context->nranks, "byte %zu is %d", i, (int)bytes[i]);
     return TUTTI_OK;
 }

@@ -1,7 +1,7 @@
 /*
  * A thread of the program's is inside a call of CUDA's that waits for streams (cudaFree, cudaDeviceSynchronize) and keeps all other
  * calls out until then. Meanwhile works must end, messages must come, and streams that wait for a rank that has died must be
- * released: the watcher may not need CUDA for that. The GPUs are stand-ins (support/standin_cuda.c, STANDIN_FREE_ALONE), for
+ * released: the watcher may not need CUDA for that. The GPUs are stand-ins (support/standin_cuda.c), for
  * NCCL as well, or a real one.
  */
 #include <criterion/criterion.h>
@@ -27,10 +27,9 @@ TestSuite(stream_watch, .timeout = 120);
 enum { RANKS = 3 };
 
 /* For each engine, its name last. */
-static const char *const staged[] = {"STANDIN_FREE_ALONE=1", "TUTTI_ALGORITHM=staged", NULL};
-static const char *const same_device[] = {"STANDIN_FREE_ALONE=1", "STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device",
-                                          NULL};
-static const char *const nccl[] = {"STANDIN_FREE_ALONE=1", "STANDIN_GPUS=3", "TUTTI_ALGORITHM=nccl", NULL};
+static const char *const staged[] = {"TUTTI_ALGORITHM=staged", NULL};
+static const char *const same_device[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", NULL};
+static const char *const nccl[] = {"STANDIN_GPUS=3", "TUTTI_ALGORITHM=nccl", NULL};
 
 static atomic_int *met; /* calls of meet; shared by the ranks of a run */
 
@@ -109,7 +108,7 @@ static tutti_status open_scene(const ranks_context *context, scene *s) {
     TUTTI_TRY(s->rank.device->alloc(4000, &s->other));
     TUTTI_TRY(cuda_gate_create(&s->rank, &s->first));
     TUTTI_TRY(cuda_gate_create(&s->rank, &s->last));
-    TUTTI_TRY(s->rank.device->copy(s->memory, ones, sizeof ones, s->rank.streams[0]));
+    TUTTI_TRY(cuda_put(&s->rank, s->memory, ones, sizeof ones, s->rank.streams[0]));
     TUTTI_TRY(sum(context, s, &work));
     TUTTI_TRY(tutti_work_wait(work, -1));
     tutti_work_free(work);
@@ -149,8 +148,7 @@ static tutti_status close_scene(ranks_context *context, scene *s) {
 
 static tutti_status expect_all(scene *s, const void *memory, int32_t expected) {
     int32_t values[ITEMS];
-    TUTTI_TRY(s->rank.device->copy(values, memory, sizeof values, s->rank.streams[0]));
-    TUTTI_TRY(s->rank.device->stream_sync(s->rank.streams[0]));
+    TUTTI_TRY(cuda_fetch(&s->rank, values, memory, sizeof values, s->rank.streams[0]));
     for (int i = 0; i < ITEMS; i++)
         RANKS_CHECK(values[i] == expected, "[%d] is %d, not %d", i, (int)values[i], (int)expected);
     return TUTTI_OK;

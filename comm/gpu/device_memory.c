@@ -64,6 +64,9 @@ void tutti_device_memory_expect_peers(int change) {
     atomic_fetch_add_explicit(&sharings, change, memory_order_relaxed);
 }
 
+/* CUDA exports whole physical pages: smaller allocations would share one, and peers would map neighbours' data. */
+#define EXPORTED_BYTES ((size_t)2 << 20)
+
 /* NCCL's memory is better between GPUs. On one GPU peers cannot map it: all data that they read from it goes
  * through slots. */
 static tutti_status allocate(const tutti_device *device, block *new) {
@@ -72,7 +75,7 @@ static tutti_status allocate(const tutti_device *device, block *new) {
     TUTTI_TRY(device->use(new->index)); /* a thread that has not chosen a GPU may have no context yet */
     bool mapped = atomic_load_explicit(&sharings, memory_order_relaxed) > 0;
     new->of_nccl = !mapped && tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
-    if (!new->of_nccl) TUTTI_TRY(device->alloc(new->bytes, &memory));
+    if (!new->of_nccl) TUTTI_TRY(device->alloc(tutti_align_up(new->bytes, EXPORTED_BYTES), &memory));
     new->memory = memory;
     return TUTTI_OK;
 }

@@ -129,6 +129,20 @@ bool tutti_cuda_stream_waits(void) {
 
 /* ------------------------------------------------------------------------------------------ the thread's GPU */
 
+/* The driver has kernels of its own for copies within a GPU and for fills. */
+static cudaError_t load_drivers_kernels(void) {
+    char *memory = NULL;
+    cudaStream_t stream = NULL;
+    cudaError_t result = cudaMalloc((void **)&memory, 256);
+    if (result == cudaSuccess) result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (result == cudaSuccess) result = cudaMemsetAsync(memory, 0, 128, stream);
+    if (result == cudaSuccess) result = cudaMemcpyAsync(memory + 128, memory, 128, cudaMemcpyDeviceToDevice, stream);
+    if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
+    if (stream != NULL) cudaStreamDestroy(stream);
+    if (memory != NULL) cudaFree(memory);
+    return result;
+}
+
 /* Kernels are otherwise loaded when first started, which may wait for all streams of the GPU, those too that wait for a peer
  * that waits for this kernel. */
 static tutti_status prepare(void) {
@@ -138,6 +152,7 @@ static tutti_status prepare(void) {
     tutti_status status = tutti_cuda_result(cudaFree(NULL), "making a context on the GPU");
     if (status == TUTTI_OK) status = tutti_cuda_result(tutti_cuda_launch_prepare(), "loading kernels");
     if (status == TUTTI_OK) status = tutti_cuda_result(tutti_cuda_launch_prepare_box(), "loading kernels of boxes");
+    if (status == TUTTI_OK) status = tutti_cuda_result(load_drivers_kernels(), "loading the driver's kernels");
     tutti_cuda_unrelax(mode);
     pthread_mutex_unlock(&lock);
     return status;

@@ -93,8 +93,8 @@ tutti_status tutti_cuda_event_record(tutti_event_handle event, tutti_stream stre
 tutti_status tutti_cuda_event_query(tutti_event_handle event);
 tutti_status tutti_cuda_stream_wait_event(tutti_stream stream, tutti_event_handle event);
 tutti_status tutti_cuda_wait_value(tutti_stream stream, void *at, uint64_t value);
-tutti_status tutti_cuda_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value);
 tutti_status tutti_cuda_write_value(tutti_stream stream, void *at, uint64_t value);
+tutti_status tutti_cuda_use_values(tutti_stream stream, const tutti_device_value *values, int count);
 tutti_status tutti_cuda_call_host(tutti_stream stream, void (*function)(void *context), void *context);
 
 /* -------------------------------------------------------------------------------------------------- work.c */

@@ -4,6 +4,7 @@
  */
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "kernels/cuda/launch.h"
@@ -50,7 +51,15 @@ tutti_status tutti_cuda_sync(void) {
 tutti_status tutti_cuda_stream_captures(tutti_stream stream, bool *captures_out) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     TUTTI_CUDA_BEGIN();
-    TUTTI_CUDA_TRY(cudaStreamIsCapturing(native(stream), &status));
+    cudaError_t result = cudaStreamIsCapturing(native(stream), &status);
+    if (result == cudaErrorStreamCaptureImplicit) {
+        cudaGetLastError();
+        return tutti_cuda_host->fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "the default stream cannot be used while a stream that waits for it is captured into a CUDA graph: pass a "
+            "stream made with cudaStreamNonBlocking");
+    }
+    TUTTI_TRY(tutti_cuda_result(result, "cudaStreamIsCapturing"));
     *captures_out = status != cudaStreamCaptureStatusNone;
     return TUTTI_OK;
 }
@@ -128,25 +137,6 @@ tutti_status tutti_cuda_wait_value(tutti_stream stream, void *at, uint64_t value
                                     "cuStreamWaitValue64");
 }
 
-/* One call of the driver's for all: each costs more than what it says. */
-tutti_status tutti_cuda_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value) {
-    CUstreamBatchMemOpParams operations[TUTTI_DEVICE_MOST_BUFFERS];
-    assert(count <= TUTTI_DEVICE_MOST_BUFFERS);
-    TUTTI_CUDA_BEGIN();
-    if (count == 0) return TUTTI_OK;
-    if (!tutti_cuda_stream_waits()) {
-        for (int i = 0; i < count; i++) TUTTI_TRY(wait_on_host(stream, ats[i], value));
-        return TUTTI_OK;
-    }
-    for (int i = 0; i < count; i++)
-        operations[i].waitValue = (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-                                                                           .address = (CUdeviceptr)(uintptr_t)ats[i],
-                                                                           .value64 = value,
-                                                                           .flags = CU_STREAM_WAIT_VALUE_GEQ};
-    return tutti_cuda_driver_result(
-        tutti_cuda_driver_get(true)->batch((CUstream)stream, (unsigned)count, operations, 0), "cuStreamBatchMemOp");
-}
-
 /* By default a fence for the whole system comes before the write. */
 tutti_status tutti_cuda_write_value(tutti_stream stream, void *at, uint64_t value) {
     TUTTI_CUDA_BEGIN();
@@ -156,6 +146,40 @@ tutti_status tutti_cuda_write_value(tutti_stream stream, void *at, uint64_t valu
                                                                              (CUdeviceptr)(uintptr_t)at, value,
                                                                              CU_STREAM_WRITE_VALUE_DEFAULT),
                                     "cuStreamWriteValue64");
+}
+
+static CUstreamBatchMemOpParams batch_entry(const tutti_device_value *value) {
+    CUstreamBatchMemOpParams entry;
+    const CUdeviceptr at = (CUdeviceptr)(uintptr_t)value->at;
+    memset(&entry, 0, sizeof entry); /* the whole union, whichever member is used */
+    if (value->waits)
+        entry.waitValue = (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+                                                                   .address = at,
+                                                                   .value64 = value->value,
+                                                                   .flags = CU_STREAM_WAIT_VALUE_GEQ};
+    else
+        entry.writeValue = (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                                                                     .address = at,
+                                                                     .value64 = value->value,
+                                                                     .flags = CU_STREAM_WRITE_VALUE_DEFAULT};
+    return entry;
+}
+
+/* One call of the driver's for all: what a call costs is more than what an operation costs. */
+tutti_status tutti_cuda_use_values(tutti_stream stream, const tutti_device_value *values, int count) {
+    CUstreamBatchMemOpParams operations[TUTTI_DEVICE_MOST_VALUES];
+    assert(count <= TUTTI_DEVICE_MOST_VALUES);
+    TUTTI_CUDA_BEGIN();
+    if (count == 0) return TUTTI_OK;
+    if (!tutti_cuda_stream_waits()) {
+        for (int i = 0; i < count; i++)
+            TUTTI_TRY(values[i].waits ? wait_on_host(stream, values[i].at, values[i].value)
+                                      : tutti_cuda_write_value(stream, values[i].at, values[i].value));
+        return TUTTI_OK;
+    }
+    for (int i = 0; i < count; i++) operations[i] = batch_entry(&values[i]);
+    return tutti_cuda_driver_result(
+        tutti_cuda_driver_get(true)->batch((CUstream)stream, (unsigned)count, operations, 0), "cuStreamBatchMemOp");
 }
 
 tutti_status tutti_cuda_call_host(tutti_stream stream, void (*function)(void *context), void *context) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's tensors on a GPU through Tutti: collectives, DDP and FSDP2 with some ranks on one GPU, next to what they must give.
 
-    torch_cuda.py --ranks 2 [--device cpu]
+    torch_cuda.py --ranks 2 [--device cpu] [--only graph streams ...]
 
 Ranks are processes, spawned here; all use GPU 0. Collectives have results in closed form; DDP and FSDP2 must give the losses of
 one rank that trains with the whole batch, and with one rank also those of NCCL. A line for each part; exits with 0 if all are good.
@@ -11,6 +11,7 @@ import datetime
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -210,11 +211,203 @@ def speed(place):
     return ", ".join(words)
 
 
+# ---------------------------------------------------------------------------------------------------- CUDA graphs
+
+MODES = ("global", "thread_local")  # of torch.cuda.graph
+REPLAYS = 5
+WARM_UP = 11  # steps of DDP before a capture, as PyTorch's notes on CUDA graphs ask
+
+
+def captured(place, mode, body):
+    """A graph of what the body enqueues. The end of a capture raises what was forbidden meanwhile."""
+    made = torch.cuda.CUDAGraph()
+    place.sync()
+    with torch.cuda.graph(made, capture_error_mode=mode):
+        body()
+    return made
+
+
+def capture_sums(place, mode):
+    """Each replay doubles, and sums over the ranks."""
+    n, rank = place.ranks, place.rank
+    gaps = torch.zeros(2000, device=place.device)[::2]
+
+    def dropped(tensor):
+        dist.all_reduce(tensor)
+
+    def waited_for(tensor):
+        work = dist.all_reduce(tensor, async_op=True)
+        if not work.is_completed():
+            raise AssertionError("the work of a captured operation is under way")
+        work.wait()
+
+    def by_future(tensor):
+        dist.all_reduce(tensor, async_op=True).get_future().wait()
+
+    def with_gaps(tensor):
+        gaps.copy_(tensor)
+        dist.all_reduce(gaps, async_op=True).wait()
+        tensor.copy_(gaps)
+
+    for way in (dropped, waited_for, by_future, with_gaps):
+        tensor = place.make([rank + 1.0] * 1000)
+        way(torch.zeros_like(tensor))
+
+        def step(tensor=tensor, way=way):
+            tensor.mul_(2)
+            way(tensor)
+
+        made = captured(place, mode, step)
+        expect_equal(tensor, [rank + 1.0] * 1000)
+        expected = n * (n + 1.0)
+        for _ in range(REPLAYS):
+            made.replay()
+            place.sync()
+            expect_equal(tensor, [expected] * 1000)
+            expected *= 2 * n
+        made.reset()
+    return "sums"
+
+
+def capture_gathers(place, mode):
+    n, rank = place.ranks, place.rank
+    own, whole = place.make([rank + 1.0] * 100), torch.zeros(100 * n, device=place.device)
+    part = torch.zeros(100, device=place.device)
+
+    def step():
+        dist.all_gather_into_tensor(whole, own)
+        dist.reduce_scatter_tensor(part, whole)
+        own.mul_(2)
+
+    made = captured(place, mode, step)
+    for replay in range(REPLAYS):
+        made.replay()
+        place.sync()
+        expect_equal(whole, [2.0**replay * (other + 1) for other in range(n) for _ in range(100)])
+        expect_equal(part, [2.0**replay * (rank + 1) * n] * 100)
+    made.reset()
+    return "gathers"
+
+
+def capture_beside_works(place, mode):
+    """Works of earlier operations are polled by another thread during the capture, and dropped."""
+    tensor = place.make([1.0] * 1000)
+    gaps = torch.ones(2000, device=place.device)[::2]
+    earlier = [dist.all_reduce(torch.ones(1 << 20, device=place.device), async_op=True), dist.all_reduce(gaps, async_op=True)]
+    polls, failed, stop = [0], [], threading.Event()
+
+    def poll():
+        try:
+            while not stop.is_set():
+                for work in list(earlier):
+                    work.is_completed()
+                polls[0] += 1
+                time.sleep(1e-4)
+        except Exception as error:  # noqa: the main thread raises it
+            failed.append(error)
+
+    def step():
+        dist.all_reduce(tensor)
+        before = polls[0]
+        while polls[0] < before + 10 and not failed:
+            time.sleep(1e-3)
+        earlier.clear()
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        made = captured(place, mode, step)
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    made.replay()
+    place.sync()
+    expect_equal(tensor, [float(place.ranks)] * 1000)
+    expect_equal(gaps, [float(place.ranks)] * 1000)
+    made.reset()
+    return "works that are polled and dropped"
+
+
+class DdpSteps:
+    """Steps of DDP on memory that stays where it is, as a graph needs it. Two of them do the same."""
+
+    def __init__(self, place):
+        self.place = place
+        count = BATCH // place.ranks
+        self.x = torch.zeros(count, WIDTH, device=place.device)
+        self.y = torch.zeros(count, dtype=torch.long, device=place.device)
+        self.model = DistributedDataParallel(make_model().to(place.device), device_ids=[0], bucket_cap_mb=0.1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.loss = None
+
+    def put(self, step):
+        for own, whole in zip((self.x, self.y), batch_of(step)):
+            own.copy_(whole.chunk(self.place.ranks)[self.place.rank])
+
+    def run(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss = nn.functional.cross_entropy(self.model(self.x), self.y)
+        self.loss.backward()
+        self.optimizer.step()
+
+
+def capture_ddp(place, mode):
+    """A whole step, captured and replayed, next to one that is not."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        steps, plain = DdpSteps(place), DdpSteps(place)
+        for step in range(WARM_UP):
+            for each in (steps, plain):
+                each.put(step)
+                each.run()
+        steps.optimizer.zero_grad(set_to_none=True)
+    torch.cuda.current_stream().wait_stream(side)
+    steps.loss = None
+    made = captured(place, mode, steps.run)
+    differences, same = [], True
+    for step in range(WARM_UP, WARM_UP + REPLAYS):
+        steps.put(step)
+        made.replay()
+        plain.put(step)
+        plain.run()
+        place.sync()
+        pairs = [(steps.loss, plain.loss)] + list(zip(steps.model.parameters(), plain.model.parameters()))
+        for got, expected in pairs:
+            got, expected = got.detach(), expected.detach()
+            same = same and torch.equal(got, expected)
+            differences.append(((got - expected).abs() / (1 + expected.abs())).max())
+    worst = torch.stack(differences).max().item()
+    made.reset()
+    if not worst <= TOLERANCE:  # not a number, too
+        raise AssertionError("a replayed step of DDP differs by %.1e" % worst)
+    return "a step of DDP (%s)" % ("equal bit for bit" if same else "within %.1e" % worst)
+
+
+def graph(place):
+    """Operations in CUDA graphs, in the modes of torch.cuda.graph. It is the last part, since a failed capture may
+    break those that follow."""
+    if place.device.type != "cuda":
+        return "not on this device"
+    dist.all_reduce(place.make([1.0]))  # the first one cannot be captured
+    place.sync()
+    words = []
+    for mode in MODES:
+        for part in (capture_sums, capture_gathers, capture_beside_works, capture_ddp):
+            try:
+                words.append(part(place, mode))
+            except Exception as error:
+                raise AssertionError("%s, mode %s: %s: %s" % (part.__name__, mode, type(error).__name__, error)) from error
+    return "modes %s: %s" % (" and ".join(MODES), ", ".join(words))
+
+
 warnings.filterwarnings("ignore", category=FutureWarning)  # newer names of the same calls
-PARTS = (collectives, streams, messages, ddp, fsdp2, as_nccl, speed)
+PARTS = (collectives, streams, messages, ddp, fsdp2, as_nccl, speed, graph)
 
 
-def be_rank(rank, ranks, device, backend, port):
+def be_rank(rank, ranks, device, backend, port, only):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks),
                       LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
     place = Place(rank, ranks, device, backend)
@@ -223,6 +416,8 @@ def be_rank(rank, ranks, device, backend, port):
     dist.init_process_group(backend, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=LIMIT_S))
     failed = []
     for part in PARTS:
+        if only and part.__name__ not in only:
+            continue
         start = time.monotonic()
         try:
             words, state = part(place), "yes"
@@ -254,13 +449,15 @@ def main():
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--backend", help="default: tutti for the device's tensors and the host's")
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=[part.__name__ for part in PARTS],
+                        help="of: %s" % ", ".join(part.__name__ for part in PARTS))
     options = parser.parse_args()
     backend = options.backend or ("cpu:tutti,cuda:tutti" if options.device == "cuda" else "tutti")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("skipped: PyTorch sees no GPU")
         sys.exit(77)
-    started = multiprocessing.spawn(be_rank, (options.ranks, options.device, backend, free_port()), nprocs=options.ranks,
-                                    join=False)
+    started = multiprocessing.spawn(be_rank, (options.ranks, options.device, backend, free_port(), options.only),
+                                    nprocs=options.ranks, join=False)
     try:
         while not started.join(timeout=1):
             pass

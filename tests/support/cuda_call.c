@@ -30,7 +30,7 @@ static int usable_gpus(int count) {
 
 tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank) {
     int count = 0;
-    void *arena = NULL;
+    void *arena = NULL, *pinned = NULL;
     *rank = (cuda_rank){.arena_bytes = arena_bytes};
     TUTTI_TRY(tutti_device_open(&rank->device));
     TUTTI_TRY(rank->device->count(&count));
@@ -40,6 +40,8 @@ tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cu
     rank->shared = (cuda_shared_arenas >> context->rank % 64 & 1) != 0;
     TUTTI_TRY(rank->shared ? tutti_mem_alloc_cuda(arena_bytes, &arena) : rank->device->alloc(arena_bytes, &arena));
     rank->arena = arena;
+    TUTTI_TRY(rank->device->alloc_pinned(arena_bytes, &pinned, NULL));
+    rank->pinned = pinned;
     return TUTTI_OK;
 }
 
@@ -50,6 +52,7 @@ tutti_status cuda_rank_close(cuda_rank *rank, tutti_comm *comm) {
     if (comm != NULL) TUTTI_TRY(tutti_barrier(comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
     for (int i = 0; i < CUDA_STREAMS; i++)
         if (rank->streams[i] != NULL) TUTTI_TRY(rank->device->stream_destroy(rank->streams[i]));
+    if (rank->pinned != NULL) TUTTI_TRY(rank->device->free_pinned(rank->pinned));
     if (rank->shared) return tutti_mem_free(rank->arena);
     return rank->arena != NULL ? rank->device->free(rank->arena) : TUTTI_OK;
 }
@@ -60,6 +63,21 @@ tutti_status cuda_alloc(cuda_rank *rank, size_t bytes, void **memory_out) {
         return tutti_fail(TUTTI_ERR_MEMORY, "the test's arena of %zu bytes is too small", rank->arena_bytes);
     rank->used = at + bytes;
     *memory_out = rank->arena + at;
+    return TUTTI_OK;
+}
+
+tutti_status cuda_put(cuda_rank *rank, void *there, const void *src, size_t bytes, tutti_stream stream) {
+    char *stop = rank->pinned + ((char *)there - rank->arena);
+    memcpy(stop, src, bytes);
+    return rank->device->copy(there, stop, bytes, stream);
+}
+
+tutti_status cuda_fetch(cuda_rank *rank, void *dst, const void *there, size_t bytes, tutti_stream stream) {
+    char *stop = rank->pinned + ((const char *)there - rank->arena);
+    TUTTI_TRY(rank->device->stream_sync(stream));
+    TUTTI_TRY(rank->device->copy(stop, there, bytes, stream));
+    TUTTI_TRY(rank->device->stream_sync(stream));
+    memcpy(dst, stop, bytes);
     return TUTTI_OK;
 }
 
@@ -84,7 +102,7 @@ tutti_status cuda_call_prepare(cuda_rank *rank, const call *c, int self, int nra
         void *copy = NULL;
         TUTTI_TRY(cuda_alloc(rank, call_allocation_bytes(host, i), &copy));
         call_out->copies[i] = copy;
-        TUTTI_TRY(rank->device->copy(copy, host->allocations[i], call_allocation_bytes(host, i), stream));
+        TUTTI_TRY(cuda_put(rank, copy, host->allocations[i], call_allocation_bytes(host, i), stream));
     }
     call_state *there = &call_out->there;
     *there = *host;
@@ -97,12 +115,9 @@ tutti_status cuda_call_prepare(cuda_rank *rank, const call *c, int self, int nra
     return TUTTI_OK;
 }
 
-/* Behind the stream's end: a copy to pageable memory that has to wait may keep out other threads of the process, which are ranks. */
 tutti_status cuda_call_check(cuda_rank *rank, cuda_call *c, tutti_stream stream) {
-    TUTTI_TRY(rank->device->stream_sync(stream));
     for (int i = 0; i < c->host.nallocations; i++)
-        TUTTI_TRY(rank->device->copy(c->host.allocations[i], c->copies[i], call_allocation_bytes(&c->host, i), stream));
-    TUTTI_TRY(rank->device->stream_sync(stream));
+        TUTTI_TRY(cuda_fetch(rank, c->host.allocations[i], c->copies[i], call_allocation_bytes(&c->host, i), stream));
     return call_check(&c->host);
 }
 

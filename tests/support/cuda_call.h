@@ -5,7 +5,9 @@
  * TUTTI_TEST_GPUS of them (1). What only a stand-in can do is skipped there.
  *
  * A rank has one arena there, from which buffers are cut: to give memory back waits for all streams of the process, so for
- * other ranks if they are threads of it.
+ * other ranks if they are threads of it. Data goes to and from the arena through pinned memory and only behind the stream's end: a
+ * copy between a GPU and pageable memory that has to wait for its stream may keep the other threads of the process out of CUDA,
+ * and these are the ranks for which the stream waits.
  */
 #ifndef TUTTI_TESTS_CUDA_CALL_H
 #define TUTTI_TESTS_CUDA_CALL_H
@@ -23,7 +25,7 @@ typedef struct cuda_rank {
     const tutti_device *device;
     int index;
     tutti_stream streams[CUDA_STREAMS];
-    char *arena;
+    char *arena, *pinned; /* pinned: host memory of the arena's size, where data of the same offset stops on its way */
     size_t arena_bytes, used;
     bool shared; /* the arena is of tutti_mem_alloc_cuda */
 } cuda_rank;
@@ -39,6 +41,11 @@ tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cu
 tutti_status cuda_rank_close(cuda_rank *rank, tutti_comm *comm);
 /* Memory that lasts until the rank is closed or `used` is set back. */
 tutti_status cuda_alloc(cuda_rank *rank, size_t bytes, void **memory_out);
+/* From the host's memory to the arena, in the stream's order; `src` may be changed at once. No earlier cuda_put to the same place
+ * may be under way. */
+tutti_status cuda_put(cuda_rank *rank, void *there, const void *src, size_t bytes, tutti_stream stream);
+/* From the arena to the host's memory, behind all that is in the stream; waits for that. */
+tutti_status cuda_fetch(cuda_rank *rank, void *dst, const void *there, size_t bytes, tutti_stream stream);
 
 /* A call whose buffers are on the GPU. */
 typedef struct cuda_call {

@@ -66,6 +66,9 @@ void nccl_set_stage(void) {
 void nccl_run_as(int nranks, ranks_kind kind, const char *const *environment, ranks_body body) {
     if (kind == RANKS_PROCESSES && !ranks_have_processes()) return;
     ranks_adopt(environment); /* for threads */
+    /* NCCL's own calls free memory, and an abort comes behind the calls that other threads are in: where CUDA keeps those out until a
+     * free has ended, ranks that are threads stand still after a failure (docs/cuda.md). */
+    if (kind == RANKS_THREADS) setenv("STANDIN_FREE_ALONE", "0", 1);
     const char *failure =
         ranks_run(&(ranks_options){.kind = kind, .nranks = nranks, .timeout_s = 60, .environment = environment}, body);
     cr_assert(failure == NULL, "%s: %s", kind == RANKS_THREADS ? "threads" : "processes", failure);

@@ -319,11 +319,37 @@ const char *ranks_run(const ranks_options *options, ranks_body body) {
     return good ? NULL : failure;
 }
 
+/* Is a world of that size among those that TUTTI_TEST_WORLDS asks for? "2,8/2,4": of processes, of threads. */
+static bool is_wanted(ranks_kind kind, int size) {
+    const char *list = getenv("TUTTI_TEST_WORLDS");
+    if (list == NULL) return true;
+    const char *end = list + strcspn(list, "/");
+    if (kind == RANKS_THREADS) {
+        if (*end == '\0') return true;
+        list = end + 1;
+        end = list + strlen(list);
+    }
+    while (list < end) {
+        if (atoi(list) == size) return true;
+        list += strcspn(list, ",/");
+        if (list < end) list++;
+    }
+    return false;
+}
+
+/* Where none of a test's worlds is wanted its smallest is, so that no test passes without a run. */
+static bool is_any_wanted(ranks_kind kind, const int *sizes) {
+    for (; *sizes > 0; sizes++)
+        if (is_wanted(kind, *sizes)) return true;
+    return false;
+}
+
 const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body) {
     static char text[sizeof failure + 64];
     for (int kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++) {
         for (const int *size = sizes; *size > 0; size++) {
             ranks_options world = options != NULL ? *options : (ranks_options){0};
+            if (is_any_wanted((ranks_kind)kind, sizes) ? !is_wanted((ranks_kind)kind, *size) : size != sizes) continue;
             world.kind = (ranks_kind)kind;
             world.nranks = *size;
             const char *failed = ranks_run(&world, body);

@@ -11,8 +11,9 @@
  *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
  *   STANDIN_DELAY_US=n        a task begins up to so much late
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); a thread that enqueues one more waits
- *   STANDIN_FREE_ALONE=1      a thread that frees memory, or waits for the whole GPU, keeps all other calls out until
- *                             the streams have ended, but those that only choose a GPU for their thread
+ *   STANDIN_FREE_ALONE=0      calls go on while a thread frees memory, waits for the whole GPU, or copies to pageable memory
+ *                             behind work in a stream. By default such a thread keeps all other calls out until the streams have
+ *                             ended, but those that only choose a GPU for their thread
  *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the running of a task in a stream
  */
 #include "tests/support/standin_cuda.h"
@@ -206,7 +207,7 @@ static void read_settings(void) {
     standin.depth = number("STANDIN_DEPTH", 1000);
     standin.stream_waits = number("STANDIN_STREAM_WAITS", 1) != 0;
     standin.ipc = number("STANDIN_IPC", 1) != 0;
-    standin.free_alone = number("STANDIN_FREE_ALONE", 0) != 0;
+    standin.free_alone = number("STANDIN_FREE_ALONE", 1) != 0;
     for (int i = 0; i < standin.gpus; i++) {
         int length = ids != NULL ? (int)strcspn(ids, ",") : 0;
         if (length > 0) snprintf(standin.ids[i], sizeof standin.ids[i], "id %.*s", length, ids);
@@ -251,8 +252,8 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .copy = standin_copy,
                    .fill = standin_fill,
                    .wait_value = standin_wait_value,
-                   .wait_values = standin_wait_values,
                    .write_value = standin_write_value,
+                   .use_values = standin_use_values,
                    .reduce = standin_reduce,
                    .copy_many = standin_copy_many,
                    .copy_counted = standin_copy_counted,

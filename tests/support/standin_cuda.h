@@ -69,8 +69,10 @@ tutti_status standin_close_import(void *base);
 STANDIN_EXPORT int standin_allocations(void);
 /* How much of it is not given back. */
 STANDIN_EXPORT int standin_allocated(void);
-/* Until all streams have passed what is in them, as if memory were given back then. */
-void standin_sync_alone(void);
+/* Until the stream, or all of them, have passed what is in them. Other threads' calls wait until then, as where memory is given
+ * back or copied to pageable memory. */
+#define STANDIN_ALL_STREAMS ((tutti_stream)UINTPTR_MAX)
+void standin_sync_alone(tutti_stream stream);
 /* Until no thread is inside of standin_sync_alone. */
 void standin_wait_for_frees(void);
 /* For tests: is a thread inside of it? */
@@ -95,11 +97,21 @@ bool standin_record_event(tutti_event_handle event, bool records, tutti_stream s
 /* Recorded, or enqueued; run may come as often as a graph is launched, forget once behind it. */
 void standin_submit(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
 /* For tests, as the driver's calls for graphs; 0 is success. A graph and what is made of it are forgotten one by one. */
+/* Modes of captures and of threads: the driver's numbers. */
+enum { STANDIN_GLOBAL, STANDIN_THREAD_LOCAL, STANDIN_RELAXED };
 STANDIN_EXPORT int standin_graph_begin(void *stream, int mode);
 STANDIN_EXPORT int standin_graph_end(void *stream, void **graph_out);
 STANDIN_EXPORT int standin_graph_instantiate(void **exec_out, void *graph, unsigned long long flags);
 STANDIN_EXPORT int standin_graph_launch(void *exec, void *stream);
 STANDIN_EXPORT int standin_graph_forget(void *graph);
+/* Gives the calling thread this mode, and tells the one that it had: cuThreadExchangeStreamCaptureMode. A thread begins in
+ * STANDIN_GLOBAL. */
+STANDIN_EXPORT int standin_exchange_mode(int *mode);
+/* True if a capture forbids the calling thread what CUDA calls potentially unsafe, such as a query. All captures that forbid it
+ * are invalidated. */
+bool standin_graph_forbids(void);
+/* Invalidates the capture in which the event was recorded, if that is under way. */
+void standin_graph_spoil(const void *event);
 
 /* Until all that is enqueued now has run. Freeing memory waits for all streams. */
 void standin_sync(tutti_stream stream);
@@ -115,6 +127,8 @@ tutti_status standin_event_create(tutti_event_handle *event_out);
 tutti_status standin_event_destroy(tutti_event_handle event);
 tutti_status standin_event_record(tutti_event_handle event, tutti_stream stream);
 tutti_status standin_event_query(tutti_event_handle event);
+/* cudaEventQuery itself, in the calling thread's mode: for a stand-in of PyTorch's CUDA. */
+STANDIN_EXPORT tutti_status standin_event_query_bare(tutti_event_handle event);
 tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle event);
 
 /* ------------------------------------------------------------------------------------------ in the stream */
@@ -122,8 +136,8 @@ tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle e
 tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream stream);
 tutti_status standin_fill(void *dst, int value, size_t bytes, tutti_stream stream);
 tutti_status standin_wait_value(tutti_stream stream, void *at, uint64_t value);
-tutti_status standin_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value);
 tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value);
+tutti_status standin_use_values(tutti_stream stream, const tutti_device_value *values, int count);
 tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream);
 tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                                tutti_stream stream);

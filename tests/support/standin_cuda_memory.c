@@ -171,9 +171,10 @@ bool standin_is_freeing(void) {
     return atomic_load(&freeing) > 0;
 }
 
-void standin_sync_alone(void) {
+void standin_sync_alone(tutti_stream stream) {
     atomic_fetch_add(&freeing, 1);
-    standin_sync_all();
+    if (stream == STANDIN_ALL_STREAMS) standin_sync_all();
+    else standin_sync(stream);
     pthread_mutex_lock(&standin_lock);
     atomic_fetch_sub(&freeing, 1);
     pthread_cond_broadcast(&standin_changed);
@@ -183,7 +184,7 @@ void standin_sync_alone(void) {
 /* The range of that kind that begins at the address, for the caller to drop. All streams come to an end first. */
 static tutti_status take(range_kind kind, const void *address, const char *call) {
     range *taken = NULL;
-    standin_sync_alone();
+    standin_sync_alone(STANDIN_ALL_STREAMS);
     pthread_mutex_lock(&standin_lock);
     for (range **at = &ranges; *at != NULL && taken == NULL;) {
         range *r = *at;

@@ -36,8 +36,9 @@ typedef struct mark {
 } mark;
 
 struct tutti_event_ {
-    mark *last; /* NULL: it was never recorded */
-    int gpu;    /* that was current when it was made */
+    mark *last;    /* NULL: it was never recorded */
+    int gpu;       /* that was current when it was made */
+    bool captured; /* its last record went into a graph; then `last` is the one before */
 };
 
 static standin_stream *streams, *defaults[STANDIN_MOST_GPUS];
@@ -199,7 +200,7 @@ tutti_status standin_stream_sync(tutti_stream stream) {
 
 tutti_status standin_device_sync(void) {
     STANDIN_BEGIN("sync");
-    standin_sync_alone();
+    standin_sync_alone(STANDIN_ALL_STREAMS);
     return standin_begin("sync ended");
 }
 
@@ -264,11 +265,16 @@ tutti_status standin_event_record(tutti_event_handle event, tutti_stream stream)
     if (event->gpu != gpu_of(stream))
         return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: an event of GPU %d is recorded in a stream of GPU %d",
                                   event->gpu, gpu_of(stream));
-    if (standin_record_event(event, true, stream)) return TUTTI_OK;
+    bool captured = standin_record_event(event, true, stream);
     mark *made = NULL;
-    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
-    made->holders = 2;
+    if (!captured) TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     pthread_mutex_lock(&standin_lock);
+    event->captured = captured;
+    if (captured) {
+        pthread_mutex_unlock(&standin_lock);
+        return TUTTI_OK;
+    }
+    made->holders = 2;
     let_go(event->last);
     event->last = made;
     pthread_mutex_unlock(&standin_lock);
@@ -287,10 +293,27 @@ tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle e
     return TUTTI_OK;
 }
 
-tutti_status standin_event_query(tutti_event_handle event) {
+tutti_status standin_event_query_bare(tutti_event_handle event) {
     STANDIN_BEGIN("event_query");
     pthread_mutex_lock(&standin_lock);
-    bool reached = event->last == NULL || event->last->reached;
+    bool reached = event->last == NULL || event->last->reached, captured = event->captured;
     pthread_mutex_unlock(&standin_lock);
+    if (captured) {
+        standin_graph_spoil(event);
+        return standin_host->fail(TUTTI_ERR_SYSTEM, "stand-in: a query of an event that was last recorded in a stream "
+                                                    "that was being captured (cudaErrorCapturedEvent)");
+    }
+    if (standin_graph_forbids())
+        return standin_host->fail(TUTTI_ERR_SYSTEM, "stand-in: a query while a stream is being captured "
+                                                    "(cudaErrorStreamCaptureUnsupported)");
     return reached ? TUTTI_OK : TUTTI_NOT_YET;
+}
+
+/* As kernels/cuda asks. */
+tutti_status standin_event_query(tutti_event_handle event) {
+    int mode = STANDIN_RELAXED;
+    standin_exchange_mode(&mode);
+    tutti_status status = standin_event_query_bare(event);
+    standin_exchange_mode(&mode);
+    return status;
 }

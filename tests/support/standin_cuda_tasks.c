@@ -85,7 +85,10 @@ static tutti_status make_moves(int count, moves **moves_out) {
     return TUTTI_OK;
 }
 
-/* CUDA, too, waits when one side is ordinary memory. */
+/* CUDA, too, waits when one side is pageable memory, and may keep the process's other threads out meanwhile; small data to the GPU is
+ * copied aside first. */
+enum { COPIED_ASIDE = 64 << 10 };
+
 tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream stream) {
     moves *made = NULL;
     STANDIN_BEGIN("copy");
@@ -93,7 +96,8 @@ tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream
     TUTTI_TRY(make_moves(1, &made));
     made->list[0] = (move){.dst = dst, .src = src, .bytes = bytes};
     standin_submit(stream, run_moves, free, made);
-    if (standin_is_pageable(dst) || standin_is_pageable(src)) standin_sync(stream);
+    if (standin_is_pageable(dst) || (standin_is_pageable(src) && bytes > COPIED_ASIDE)) standin_sync_alone(stream);
+    else if (standin_is_pageable(src)) standin_sync(stream);
     return TUTTI_OK;
 }
 
@@ -241,15 +245,16 @@ tutti_status standin_wait_value(tutti_stream stream, void *at, uint64_t value) {
     return enqueue_value(await_value, stream, at, value);
 }
 
-tutti_status standin_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value) {
-    STANDIN_BEGIN("wait_values");
-    for (int i = 0; i < count; i++) TUTTI_TRY(enqueue_value(await_value, stream, ats[i], value));
-    return TUTTI_OK;
-}
-
 tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value) {
     STANDIN_BEGIN("write_value");
     return enqueue_value(store_value, stream, at, value);
+}
+
+tutti_status standin_use_values(tutti_stream stream, const tutti_device_value *values, int count) {
+    STANDIN_BEGIN("use_values");
+    for (int i = 0; i < count; i++)
+        TUTTI_TRY(enqueue_value(values[i].waits ? await_value : store_value, stream, values[i].at, values[i].value));
+    return TUTTI_OK;
 }
 
 static void run_host_call(void *context) {

@@ -175,7 +175,7 @@ static double scalar_value(const void *scalar, tutti_nccl_type type) {
     case TUTTI_NCCL_FLOAT32: return *(const float *)scalar;
     case TUTTI_NCCL_FLOAT64: return *(const double *)scalar;
     case TUTTI_NCCL_BFLOAT16: {
-        uint32_t bits = (uint32_t) * (const uint16_t *)scalar << 16;
+        uint32_t bits = (uint32_t)*(const uint16_t *)scalar << 16;
         float value;
         memcpy(&value, &bits, sizeof value);
         return value;

@@ -33,11 +33,11 @@ typedef struct plan {
     bool stuck;
 } plan;
 
-static const tutti_type types[] = {
-    [TUTTI_NCCL_INT8] = TUTTI_INT8,        [TUTTI_NCCL_UINT8] = TUTTI_UINT8,     [TUTTI_NCCL_INT32] = TUTTI_INT32,
-    [TUTTI_NCCL_UINT32] = TUTTI_UINT32,    [TUTTI_NCCL_INT64] = TUTTI_INT64,     [TUTTI_NCCL_UINT64] = TUTTI_UINT64,
-    [TUTTI_NCCL_FLOAT16] = TUTTI_FLOAT16,  [TUTTI_NCCL_FLOAT32] = TUTTI_FLOAT32, [TUTTI_NCCL_FLOAT64] = TUTTI_FLOAT64,
-    [TUTTI_NCCL_BFLOAT16] = TUTTI_BFLOAT16};
+static const tutti_type types[] = {[TUTTI_NCCL_INT8] = TUTTI_INT8,       [TUTTI_NCCL_UINT8] = TUTTI_UINT8,
+                                   [TUTTI_NCCL_INT32] = TUTTI_INT32,     [TUTTI_NCCL_UINT32] = TUTTI_UINT32,
+                                   [TUTTI_NCCL_INT64] = TUTTI_INT64,     [TUTTI_NCCL_UINT64] = TUTTI_UINT64,
+                                   [TUTTI_NCCL_FLOAT16] = TUTTI_FLOAT16, [TUTTI_NCCL_FLOAT32] = TUTTI_FLOAT32,
+                                   [TUTTI_NCCL_FLOAT64] = TUTTI_FLOAT64, [TUTTI_NCCL_BFLOAT16] = TUTTI_BFLOAT16};
 
 size_t standin_nccl_type_bytes(tutti_nccl_type type) {
     return (unsigned)type < sizeof types / sizeof types[0] ? tutti_type_bytes(types[type]) : 0;

@@ -273,10 +273,11 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
     c10::Device device = *operands.device();
     bool watched = is_watched();
     auto started = watched ? HookClock::now() : HookClock::time_point();
-    c10::Stream stream = lanes_.take(device, call.async, call.lane);
+    Place place = lanes_.take(device, call.async, call.lane);
+    c10::Stream stream = place.stream;
     for (const c10::Stream &leader : operands.leaders()) follow(stream, leader);
     auto work = c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands),
-                                                stream, lanes_.sends());
+                                                std::move(place), lanes_.sends());
     if (C10_UNLIKELY(flight_ != nullptr)) record(call, work->operands(), work->getCompletionKey());
     tutti_options options = begin_work(call, *work);
     options.memory = TUTTI_MEMORY_CUDA;

@@ -3,11 +3,11 @@
  */
 #include "lanes.h"
 
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "interrupt.h"
@@ -52,6 +52,51 @@ void *native_handle(const c10::Stream &stream) {
     return handle_of(stream, ask_cuda_stream);
 }
 
+/* ----------------------------------------------------------------------------------------------- captures */
+
+/* c10 has no calls for captures, so these are the driver's. Unlike the runtime's, they leave no error behind that PyTorch's next
+ * kernel launch would report. The tests' stand-in for PyTorch's CUDA has both calls as well. */
+template <typename Call> static Call driver_call(const char *name) {
+    for (const char *library : {"libcuda.so.1", "libc10_cuda.so"}) {
+        void *loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+        void *found = loaded != nullptr ? dlsym(loaded, name) : nullptr;
+        if (found != nullptr) return reinterpret_cast<Call>(found);
+    }
+    return nullptr;
+}
+
+/* The default stream cannot be captured, and CUDA refuses the question about it while another stream is captured. */
+bool is_capturing(const c10::Stream &stream) {
+    static const auto ask = driver_call<int (*)(void *, int *)>("cuStreamIsCapturing");
+    void *native = native_handle(stream);
+    int status = 0; /* none */
+    return native != nullptr && ask != nullptr && ask(native, &status) == 0 && status != 0;
+}
+
+/* Puts the calling thread into CUDA's relaxed mode. While a thread captures in the global mode, which is PyTorch's default, a query
+ * by a thread that is not in the relaxed mode invalidates the capture. */
+class Relaxed {
+public:
+    Relaxed() : changed_(exchange() != nullptr && exchange()(&mode_) == 0) {}
+    ~Relaxed() {
+        if (changed_) exchange()(&mode_);
+    }
+
+private:
+    using Exchange = int (*)(int *);
+    static Exchange exchange() {
+        static const auto found = driver_call<Exchange>("cuThreadExchangeStreamCaptureMode");
+        return found;
+    }
+    int mode_ = 2; /* CU_STREAM_CAPTURE_MODE_RELAXED; then the mode that the thread had */
+    bool changed_;
+};
+
+bool has_passed(const c10::Event &event) {
+    Relaxed relaxed;
+    return event.query();
+}
+
 /* -------------------------------------------------------------------------------------------------- sends */
 
 Sends::~Sends() {
@@ -75,15 +120,39 @@ bool Sends::ended() {
 
 /* -------------------------------------------------------------------------------------------------- lanes */
 
-c10::Stream Lanes::take(c10::Device device, bool async, int64_t lane) {
+/* With fewer queues than CUDA has by default, a stream that waits for a message shares its queue with others almost certainly. */
+static void warn_of_few_queues() {
+    const char *said = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int queues = said != nullptr ? std::atoi(said) : 0;
+    if (queues < 1 || queues >= 8) return;
+    TORCH_WARN_ONCE(
+        "tutti: CUDA_DEVICE_MAX_CONNECTIONS is ", said,
+        ", and this process receives CUDA tensors. A stream that waits ",
+        "for a message stops the streams that share its hardware queue; ranks that wait for each other in this way ",
+        "hang. Set the variable to 32, or to 8 at least");
+}
+
+Place Lanes::take(c10::Device device, bool async, int64_t lane) {
+    if (async && is_of_receives(lane)) warn_of_few_queues();
     std::lock_guard<std::mutex> lock(mutex_);
+    Place place = take_locked(device, async, lane);
+    if (std::find(taken_.begin(), taken_.end(), place.stream) == taken_.end()) taken_.push_back(place.stream);
+    return place;
+}
+
+Place Lanes::take_locked(c10::Device device, bool async, int64_t lane) {
     if (!device_) device_ = device;
     TUTTI_CHECK_VALUE(*device_ == device, "tutti: this group has worked with tensors on ", *device_,
                       " so far, and one is on ", device, "; a group uses one GPU on each rank");
-    if (async && streams_.count(lane) == 0) streams_.emplace(lane, cuda().getStreamFromGlobalPool(device));
-    c10::Stream stream = async ? streams_.at(lane) : current_stream(device);
-    if (std::find(taken_.begin(), taken_.end(), stream) == taken_.end()) taken_.push_back(stream);
-    return stream;
+    if (!async) return {current_stream(device), nullptr, 0};
+    auto found = lanes_.find(lane);
+    if (found == lanes_.end()) {
+        c10::Stream drawn = cuda().getStreamFromGlobalPool(device, /* isHighPriority */ is_of_sends(lane));
+        found = lanes_.emplace(lane, Lane{drawn, std::make_shared<std::atomic<uint64_t>>(0)}).first;
+    }
+    const Lane &own = found->second;
+    uint64_t number = own.operations->fetch_add(1, std::memory_order_relaxed) + 1;
+    return {own.stream, own.operations, number};
 }
 
 /* At the end of a process CUDA may have ended already: then it throws. */
@@ -96,9 +165,10 @@ void Lanes::finish(std::chrono::milliseconds limit) noexcept {
             streams.swap(taken_);
         }
         for (const c10::Stream &stream : streams) {
+            if (is_capturing(stream)) continue;
             c10::Event event(stream.device_type());
             event.record(stream);
-            poll([&event] { return event.query(); }, until);
+            poll([&event] { return has_passed(event); }, until);
         }
         poll([this] { return sends_->ended(); }, until);
     } catch (...) {}
@@ -110,11 +180,16 @@ void Lanes::drain(std::optional<c10::Device> said) {
         std::lock_guard<std::mutex> lock(mutex_);
         auto device = device_ ? device_ : said;
         if (!device) return;
-        auto collective = streams_.find(collectives);
-        events.emplace_back(c10::DeviceType::CUDA).record(current_stream(*device));
-        if (collective != streams_.end()) events.emplace_back(c10::DeviceType::CUDA).record(collective->second);
+        c10::Stream current = current_stream(*device);
+        TORCH_CHECK_WITH(DistBackendError, !is_capturing(current),
+                         "tutti: a barrier makes the host wait for the GPU, so it ",
+                         "cannot be captured into a CUDA graph; leave it out of the capture");
+        auto collective = lanes_.find(collectives);
+        events.emplace_back(c10::DeviceType::CUDA).record(current);
+        if (collective != lanes_.end() && !is_capturing(collective->second.stream))
+            events.emplace_back(c10::DeviceType::CUDA).record(collective->second.stream);
     }
-    for (const c10::Event &event : events) poll([&event] { return event.query(); });
+    for (const c10::Event &event : events) poll([&event] { return has_passed(event); });
 }
 
 } // namespace torch_tutti

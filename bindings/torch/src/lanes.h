@@ -4,10 +4,12 @@
  */
 #pragma once
 
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <tutti/tutti.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -25,6 +27,24 @@ c10::Stream current_stream(c10::Device device);
 void follow(const c10::Stream &stream, const c10::Stream &leader);
 /* Its cudaStream_t. */
 void *native_handle(const c10::Stream &stream);
+/* Is the stream being captured into a CUDA graph? What is put into it then runs later, if at all, and CUDA forbids all queries of
+ * an event that was recorded in it. */
+bool is_capturing(const c10::Stream &stream);
+/* Has the GPU passed the event, which was recorded in a stream that was not being captured? The query harms no capture, whether
+ * of this thread or of another one. */
+bool has_passed(const c10::Event &event);
+
+/* Where an operation is in its stream. */
+struct Place {
+    c10::Stream stream;
+    /* How many operations the group has put into the stream; null: the stream is the caller's. */
+    std::shared_ptr<const std::atomic<uint64_t>> operations;
+    uint64_t number; /* of this operation among them */
+    /* Has the group put no other operation behind this one? */
+    bool is_last() const {
+        return operations == nullptr || operations->load(std::memory_order_relaxed) == number;
+    }
+};
 
 /* Sends whose work the caller has dropped: streams do not wait for them, the end of their group does. */
 class Sends {
@@ -42,7 +62,8 @@ private:
 
 /*
  * A group's GPU, and the streams in which its asynchronous operations run: drawn from PyTorch's pool when first needed.
- * A receive holds its stream until the message has come, so messages have a lane for each peer and direction.
+ * A receive holds its stream until the message has come, so messages have a lane for each peer and direction. Streams of one
+ * priority may share a hardware queue, where one that waits stops the others; sends have another priority than receives.
  */
 class Lanes {
 public:
@@ -53,11 +74,17 @@ public:
     static int peer_of(int64_t lane) {
         return static_cast<int>(lane / 2 - 2);
     }
+    static bool is_of_sends(int64_t lane) {
+        return lane != collectives && lane % 2 == 0;
+    }
+    static bool is_of_receives(int64_t lane) {
+        return lane % 2 != 0;
+    }
 
-    /* The stream for an operation on that GPU, from now on the group's: throws if it has another one. */
-    c10::Stream take(c10::Device device, bool async, int64_t lane);
+    /* The place of an operation on that GPU, from now on the group's: throws if it has another one. */
+    Place take(c10::Device device, bool async, int64_t lane);
     /* The host waits until the collectives, and all that is in the calling thread's current stream, are done. A group that has
-     * no GPU yet takes the one that is said, or does nothing. */
+     * no GPU yet takes the one that is said, or does nothing. Throws if the current stream is being captured. */
     void drain(std::optional<c10::Device> said);
     /* The host waits until all operations of the group are done, or until the time is over. Before the group ends: what is left
      * then fails. */
@@ -67,10 +94,16 @@ public:
     }
 
 private:
+    struct Lane {
+        c10::Stream stream;
+        std::shared_ptr<std::atomic<uint64_t>> operations; /* changes under the lock */
+    };
+    Place take_locked(c10::Device device, bool async, int64_t lane);
+
     std::mutex mutex_;
     std::shared_ptr<Sends> sends_ = std::make_shared<Sends>();
     std::optional<c10::Device> device_;
-    std::map<int64_t, c10::Stream> streams_;
+    std::map<int64_t, Lane> lanes_;
     std::vector<c10::Stream> taken_; /* all that have had operations since `finish` */
 };
 

@@ -13,14 +13,16 @@ namespace torch_tutti {
 using c10::ivalue::Future;
 
 StreamWork::StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands,
-                       c10::Stream stream, std::shared_ptr<Sends> sends)
-    : Work(rank, type, title, sequence, std::move(operands)), stream_(stream), end_(stream.device_type()),
-      sends_(std::move(sends)) {}
+                       Place place, std::shared_ptr<Sends> sends)
+    : Work(rank, type, title, sequence, std::move(operands)), place_(std::move(place)), stream_(place_.stream),
+      end_(stream_.device_type()), sends_(std::move(sends)) {}
 
-/* At the end of a process, when CUDA has ended, asking it throws; its memory is gone as well then. */
+/* Asks CUDA nothing (see the header). A failed work may have ended before its stream has come to it. Memory that is copied back was
+ * recorded when the copy was enqueued. At the end of a process PyTorch's allocator may be gone, so errors are ignored. */
 StreamWork::~StreamWork() {
+    bool unused = handle_ != nullptr && tutti_work_done(handle_) && tutti_work_wait(handle_, 0) == TUTTI_OK;
     try {
-        if (!end_.was_marked_for_recording() || !end_.query()) operands_.record_on(stream_);
+        if (!unused) operands_.record_on(stream_);
     } catch (...) {}
     if (handle_ != nullptr && opType_ == c10d::OpType::SEND && !tutti_work_done(handle_)) sends_->keep(handle_);
     else tutti_work_free(handle_); /* it may go on */
@@ -28,12 +30,14 @@ StreamWork::~StreamWork() {
 }
 
 void StreamWork::enqueued() {
-    if (operands_.has_copies()) {
+    copies_back_ = operands_.has_copies();
+    if (copies_back_) {
         c10::StreamGuard guard(stream_);
         operands_.record_on(stream_);
         operands_.copy_back();
     }
     end_.record(stream_);
+    captured_ = handle_ == nullptr && is_capturing(stream_); /* the engine gives no handle for what is captured */
     if (operands_.leads_alone(stream_)) operands_.let_go();
     if (recordFunctionEndCallback_) {
         recordFunctionEndCallback_();
@@ -46,9 +50,9 @@ bool StreamWork::passed() {
     if (handle_ != nullptr) {
         if (!tutti_work_done(handle_)) return false;
         settle();
-        if (exception()) return true;
+        if (exception() || !copies_back_) return true;
     }
-    return end_.query();
+    return captured_ || has_passed(end_);
 }
 
 void StreamWork::on_known(std::function<void(const End &)> call) {
@@ -92,12 +96,17 @@ bool StreamWork::wait(std::chrono::milliseconds timeout) {
     return true;
 }
 
-/* A future notes where the current streams are: this one is right behind the operation. */
+/* A future notes how far the current streams are, and its waiters wait until the streams have come there. So the operation's own
+ * stream is made current, as ProcessGroupNCCL does. If the group has put another operation behind this one, waiters would wait for
+ * that one as well, which may be a receive whose message depends on this future: then a stream of PyTorch's pool, which waits for
+ * the end of this operation only, takes its place. */
 void StreamWork::complete(Future &future) {
     if (auto failed = exception()) return future.setError(failed);
-    c10::Stream behind = c10::impl::VirtualGuardImpl(stream_.device_type()).getStreamFromGlobalPool(stream_.device());
+    bool own = captured_ || place_.is_last();
+    c10::impl::VirtualGuardImpl device(stream_.device_type());
+    c10::Stream behind = own ? stream_ : device.getStreamFromGlobalPool(stream_.device());
     c10::StreamGuard guard(behind);
-    end_.block(behind);
+    if (!own) end_.block(behind);
     future.markCompleted(future_value());
 }
 

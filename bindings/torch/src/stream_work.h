@@ -13,6 +13,11 @@
  *
  * Tensors are kept until the streams in which they were given wait for the operation. A work that goes before tells
  * PyTorch's allocator in which stream they are in use.
+ *
+ * While a CUDA graph is being captured, CUDA forbids queries of events, to all threads as a rule. So the end of an operation is read
+ * from its handle, which needs no query; where there is none, the event is queried in a way that captures do not mind
+ * (has_passed). A work that is captured itself counts as completed: nothing of it is under way. Destroying a work asks CUDA
+ * nothing.
  */
 #pragma once
 
@@ -25,7 +30,7 @@ namespace torch_tutti {
 
 class StreamWork final : public Work {
 public:
-    StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands, c10::Stream stream,
+    StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands, Place place,
                std::shared_ptr<Sends> sends);
     ~StreamWork() override;
 
@@ -49,10 +54,13 @@ private:
     void wait_on_host(std::chrono::milliseconds timeout);
     void complete(c10::ivalue::Future &future);
 
-    c10::Stream stream_;
+    const Place place_;
+    const c10::Stream stream_; /* of the place */
     c10::Event end_;
     std::shared_ptr<Sends> sends_;
     bool blocks_ = false;
+    bool copies_back_ = false; /* behind the operation, and before `end_` */
+    bool captured_ = false;    /* into a CUDA graph: it runs later, if at all */
 };
 
 } // namespace torch_tutti

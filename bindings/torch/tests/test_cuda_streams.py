@@ -3,6 +3,7 @@
 Order is shown by holding a stream, never by time: what must come later has to wait for what is held, and the host must not.
 """
 import datetime
+import os
 import threading
 import unittest
 
@@ -157,6 +158,37 @@ def futures(context):
     assert work.get_future().done() and work.get_future().value()[0] is not None
 
 
+def futures_draw_no_streams(context):
+    """There are few hardware queues, so a future whose operation is the last one in its stream takes no other stream."""
+    start(context)
+    dist.all_reduce(filled(1, 1), async_op=True).wait()
+    tensor, drawn = filled(10, 1), gpu.ops.times_drawn(False)
+    for _ in range(5):
+        dist.all_reduce(tensor, async_op=True).get_future().wait()
+    assert gpu.ops.times_drawn(False) == drawn
+    same(tensor, torch.full((10,), float(context.size**5)), "by futures")
+
+
+def futures_wait_for_their_own(context):
+    """The future of a receive is asked for when another receive is behind it, whose message depends on that future."""
+    start(context)
+    dist.all_reduce(filled(1, 1))
+    if context.rank == 0:
+        first, second = filled(10, -1), filled(10, -1)
+        receives = [dist.irecv(first, 1), dist.irecv(second, 1)]
+        receives[0].get_future().wait()
+        gpu.ops.scale_(first, 3.0)
+        dist.isend(first, 1)
+        receives[1].get_future().wait()
+        same(second, torch.full((10,), 18.0), "the second receive")
+    else:
+        dist.send(filled(10, 3), 0)
+        got = filled(10, -1)
+        dist.recv(got, 0)
+        gpu.ops.scale_(got, 2.0)
+        dist.send(got, 0)
+
+
 # ---------------------------------------------------------------------------------------------------- messages
 
 
@@ -189,6 +221,42 @@ def messages(context):
         same(got, torch.full((5,), 5.0), "on the CPU")
 
 
+def priorities(context):
+    """Streams of different priorities share no hardware queue: a receive that waits does not stop the send that it waits for."""
+    start(context)
+    dist.all_reduce(filled(1, 1), async_op=True).wait()
+    peer, got = 1 - context.rank, filled(5, -1)
+    assert (gpu.ops.times_drawn(False), gpu.ops.times_drawn(True)) == (1, 0)
+    receive = dist.irecv(got, peer)
+    assert (gpu.ops.times_drawn(False), gpu.ops.times_drawn(True)) == (2, 0)
+    dist.isend(filled(5, context.rank), peer).wait()
+    assert (gpu.ops.times_drawn(False), gpu.ops.times_drawn(True)) == (2, 1)
+    receive.wait()
+    same(got, torch.full((5,), float(peer)), "by streams of two priorities")
+
+
+def few_queues(context, said, warns):
+    """One warning, where a receive is the first to wait for another rank."""
+    if said is not None:
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = said
+    start(context)
+    peer = 1 - context.rank
+
+    def warnings():
+        with open(os.path.join(context.folder, "rank%d.log" % context.rank), encoding="utf-8") as log:
+            return log.read().count("CUDA_DEVICE_MAX_CONNECTIONS is")
+
+    dist.all_reduce(filled(1, 1), async_op=True).wait()
+    assert warnings() == 0
+    for _ in range(2):
+        got = filled(1, 0)
+        receive = dist.irecv(got, peer)
+        dist.isend(filled(1, 5), peer)
+        receive.wait()
+        got.cpu()
+    assert warnings() == int(warns), (said, warnings())
+
+
 class CudaStreams(unittest.TestCase):
     def test_order_is_that_of_the_stream(self):
         run(order)
@@ -208,8 +276,21 @@ class CudaStreams(unittest.TestCase):
     def test_futures_have_streams(self):
         run(futures)
 
+    def test_futures_draw_no_streams(self):
+        run(futures_draw_no_streams)
+
+    def test_futures_wait_for_their_own_operation_only(self):
+        run(futures_wait_for_their_own)
+
     def test_messages(self):
         run(messages)
+
+    def test_sends_have_another_priority_than_receives(self):
+        run(priorities)
+
+    def test_too_few_queues_are_warned_of(self):
+        for said, warns in ((None, False), ("32", False), ("8", False), ("1", True)):
+            run(few_queues, said, warns)
 
 
 if __name__ == "__main__":

@@ -180,6 +180,20 @@ class Registration(unittest.TestCase):
         self.assertEqual(self.expect(body).stdout.strip(), "0")
         self.assertEqual(self.expect(body, DDP_DISABLE_COMM_MEM="1").stdout.strip(), "1")
 
+    def test_each_stream_may_have_a_queue_unless_the_user_decided_or_cuda_runs(self):
+        body = """
+            said = %r
+            os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+            if said is not None:
+                os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = said
+            torch.version.cuda, torch.cuda.is_initialized = %r, lambda: %r
+            import torch_tutti
+            print(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS"))
+        """
+        for said, cuda, initialized, left in ((None, "13.0", False, "32"), ("4", "13.0", False, "4"), (None, "13.0", True, "None"),
+                                              (None, None, False, "None")):
+            self.assertEqual(self.expect(body % (said, cuda, initialized)).stdout.strip(), left)
+
     def test_nccl_beside_us_keeps_its_tensors_and_its_switch(self):
         """NCCL needs GPUs; a stand-in of its name shows how PyTorch puts such groups together."""
         body = """

@@ -24,6 +24,16 @@ __all__ = ["ArgumentError", "Options", "empty", "env", "zeros", "improve_dtensor
 
 _C, _built_for = _extension.load(_build, __name__)
 
+
+def _ask_for_queues():
+    """CUDA gives a process 8 hardware queues unless this variable says otherwise when it starts, and streams that share one run in
+    order. A stream that waits for another rank would stop those that share its queue, so there is to be one for each stream."""
+    if torch.version.cuda is not None and not torch.cuda.is_initialized():
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+_ask_for_queues()
+
 import torch_tutti_autoload  # noqa: E402
 from torch_tutti_autoload import as_gloo as _place  # noqa: E402
 

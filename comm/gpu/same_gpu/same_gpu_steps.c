@@ -38,30 +38,37 @@ tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_
 
 tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
     tutti_same_gpu_counter *done = plan->captured ? &s->on_device->graph_done[s->rank] : &s->on_device->done;
-    TUTTI_TRY(s->device->wait_value(plan->stream, &done->value, step_of(plan, pieces)));
-    if (!plan->captured || pieces != TUTTI_SAME_GPU_END) return TUTTI_OK;
-    return s->device->write_value(plan->stream, &done->value, 0);
+    const tutti_device_value values[] = {{&done->value, step_of(plan, pieces), .waits = true},
+                                         {&done->value, 0, .waits = false}};
+    return s->device->use_values(plan->stream, values, plan->captured && pieces == TUTTI_SAME_GPU_END ? 2 : 1);
 }
 
 tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
-    void *others[TUTTI_DEVICE_MOST_BUFFERS];
-    int nothers = 0;
+    tutti_device_value values[TUTTI_DEVICE_MOST_VALUES];
+    int count = 0;
     for (int rank = 0; rank < s->nranks; rank++)
-        if (rank != s->rank) others[nothers++] = &ready_of(s, plan, rank)->value;
-    return s->device->wait_values(plan->stream, others, nothers, step_of(plan, pieces));
+        if (rank != s->rank)
+            values[count++] =
+                (tutti_device_value){&ready_of(s, plan, rank)->value, step_of(plan, pieces), .waits = true};
+    return s->device->use_values(plan->stream, values, count);
 }
 
-static tutti_status write_to_others(const tutti_same_gpu *s, tutti_stream stream, tutti_same_gpu_counter *counters,
-                                    uint64_t value) {
+/* Writes to the counters of all other ranks. */
+static int note_writes(const tutti_same_gpu *s, tutti_same_gpu_counter *counters, uint64_t value,
+                       tutti_device_value *values_out) {
+    int count = 0;
     for (int rank = 0; rank < s->nranks; rank++)
-        if (rank != s->rank) TUTTI_TRY(s->device->write_value(stream, &counters[rank].value, value));
-    return TUTTI_OK;
+        if (rank != s->rank) values_out[count++] = (tutti_device_value){&counters[rank].value, value, .waits = false};
+    return count;
 }
 
 tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
+    tutti_device_value values[TUTTI_DEVICE_MOST_VALUES];
+    int count = 0;
     if (!plan->captured) return s->device->write_value(plan->stream, &s->on_device->done.value, step_of(plan, pieces));
-    if (pieces == TUTTI_SAME_GPU_END) TUTTI_TRY(write_to_others(s, plan->stream, s->on_device->graph_ready, 0));
-    return write_to_others(s, plan->stream, s->on_device->graph_done, pieces);
+    if (pieces == TUTTI_SAME_GPU_END) count = note_writes(s, s->on_device->graph_ready, 0, values);
+    count += note_writes(s, s->on_device->graph_done, pieces, values + count);
+    return s->device->use_values(plan->stream, values, count);
 }
 
 /* --------------------------------------------------------------------------------------------------- capturing */
@@ -69,8 +76,8 @@ tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_g
 /* Checks that the driver can capture the operations on counters; uses a counter that no rank waits for. */
 static tutti_status try_counter(tutti_same_gpu *s, tutti_stream stream) {
     _Atomic uint64_t *trial = &s->on_device->trial.value;
-    TUTTI_TRY(s->device->write_value(stream, trial, 1));
-    return s->device->wait_value(stream, trial, 1);
+    const tutti_device_value values[] = {{trial, 1, .waits = false}, {trial, 1, .waits = true}};
+    return s->device->use_values(stream, values, 2);
 }
 
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream) {

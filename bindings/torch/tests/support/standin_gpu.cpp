@@ -44,7 +44,8 @@ using c10::DeviceIndex;
 using c10::Stream;
 
 constexpr int most_gpus = 16;
-constexpr int64_t pool_streams = 32, last_stream = pool_streams + 1; /* 0: the default stream */
+/* 0: the default stream; then the pool of normal priority, that of high priority, and one for memory's next owner. */
+constexpr int64_t pool_streams = 32, last_stream = 2 * pool_streams + 1;
 
 void check(tutti_status status) {
     TORCH_CHECK(status == TUTTI_OK, "stand-in: ", tutti_last_error());
@@ -105,16 +106,23 @@ Stream current(Device device) {
     return stream_of(index < 0 ? static_cast<DeviceIndex>(own) : index, current_streams[index < 0 ? own : index]);
 }
 
-/* Runs in the stream. */
+/* Runs in the stream, or with each replay of the graph into which the stream is being captured. */
 void enqueue(const Stream &stream, std::function<void()> body) {
-    static auto put = of_standin<void (*)(void *, void (*)(void *), void *)>("standin_enqueue");
+    using Run = void (*)(void *);
+    static auto keep = of_standin<bool (*)(void *, Run, Run, void *)>("standin_record");
+    static auto put = of_standin<void (*)(void *, Run, void *)>("standin_enqueue");
     On there(stream.device_index());
-    auto run = [](void *context) {
+    Run run = [](void *context) { (*static_cast<std::function<void()> *>(context))(); };
+    Run forget = [](void *context) { delete static_cast<std::function<void()> *>(context); };
+    Run run_once = [](void *context) {
         std::unique_ptr<std::function<void()>> own(static_cast<std::function<void()> *>(context));
         (*own)();
     };
-    put(handle(stream), run, new std::function<void()>(std::move(body)));
+    auto *own = new std::function<void()>(std::move(body));
+    if (!keep(handle(stream), run, forget, own)) put(handle(stream), run_once, own);
 }
+
+std::atomic<int64_t> drawn[2]; /* from the pools of normal and of high priority */
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override {
@@ -142,9 +150,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Stream getDefaultStream(Device device) const override {
         return stream_of(device.index(), 0);
     }
-    Stream getStreamFromGlobalPool(Device device, bool) const override {
-        static std::atomic<int64_t> taken{0};
-        return stream_of(device.index(), 1 + taken++ % pool_streams);
+    Stream getStreamFromGlobalPool(Device device, bool high) const override {
+        return stream_of(device.index(), 1 + (high ? pool_streams : 0) + drawn[high]++ % pool_streams);
     }
     Stream exchangeStream(Stream stream) const noexcept override {
         Stream before = current(stream.device());
@@ -166,7 +173,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         if (event != nullptr) check(table().stream_wait_event(handle(stream), static_cast<tutti_event_handle>(event)));
     }
     bool queryEvent(void *event) const override {
-        tutti_status status = table().event_query(static_cast<tutti_event_handle>(event));
+        static auto ask = of_standin<tutti_status (*)(tutti_event_handle)>("standin_event_query_bare");
+        tutti_status status = ask(static_cast<tutti_event_handle>(event));
         if (status != TUTTI_NOT_YET) check(status);
         return status == TUTTI_OK;
     }
@@ -197,10 +205,18 @@ struct Block {
 
 std::atomic<int64_t> recorded{0};
 
+std::mutex captures_lock;
+int captures;                  /* under way */
+std::vector<Block *> deferred; /* freed meanwhile, and used in other streams than their own */
+
 void free_block(void *context) {
     std::unique_ptr<Block> block(static_cast<Block *>(context));
     Guard guard;
     if (block->memory == nullptr) return;
+    if (!block->users.empty()) {
+        std::lock_guard<std::mutex> lock(captures_lock);
+        if (captures > 0) return deferred.push_back(block.release()); /* as PyTorch's allocator: no events now */
+    }
     DeviceIndex gpu = block->stream.device_index();
     Stream next = block->users.empty() ? block->stream : stream_of(gpu, last_stream); /* of the next owner */
     if (!block->users.empty()) block->users.push_back(block->stream);
@@ -365,6 +381,45 @@ int64_t times_recorded() {
     return recorded;
 }
 
+/* So many streams were drawn from the pool of that priority. */
+int64_t times_drawn(bool high) {
+    return drawn[high];
+}
+
+/* A real graph of the stand-in, captured from the thread's current stream in one of CUDA's modes: 0 global, 1 thread-local,
+ * 2 relaxed. */
+void graph_begin(int64_t device, int64_t mode) {
+    static auto begin = of_standin<int (*)(void *, int)>("standin_graph_begin");
+    std::lock_guard<std::mutex> lock(captures_lock);
+    begin(handle(current(Device(c10::kCUDA, static_cast<DeviceIndex>(device)))), static_cast<int>(mode));
+    captures++;
+}
+
+/* The graph, as a number. It is kept as long as the process. */
+int64_t graph_end(int64_t device) {
+    static auto end = of_standin<int (*)(void *, void **)>("standin_graph_end");
+    void *graph = nullptr;
+    std::vector<Block *> freed;
+    int result = end(handle(current(Device(c10::kCUDA, static_cast<DeviceIndex>(device)))), &graph);
+    {
+        std::lock_guard<std::mutex> lock(captures_lock);
+        if (--captures == 0) freed.swap(deferred);
+    }
+    for (Block *block : freed) free_block(block);
+    TORCH_CHECK(result != 901, "stand-in: operation failed due to a previous error during capture "
+                               "(cudaErrorStreamCaptureInvalidated)");
+    TORCH_CHECK(result == 0, "stand-in: capturing stream has unjoined work");
+    return static_cast<int64_t>(reinterpret_cast<intptr_t>(graph));
+}
+
+/* In the thread's current stream. */
+void graph_replay(int64_t device, int64_t graph) {
+    static auto launch = of_standin<int (*)(void *, void *)>("standin_graph_launch");
+    On there(static_cast<DeviceIndex>(device));
+    void *stream = handle(current(Device(c10::kCUDA, static_cast<DeviceIndex>(device))));
+    TORCH_CHECK(launch(reinterpret_cast<void *>(static_cast<intptr_t>(graph)), stream) == 0, "stand-in: no launch");
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
     m.impl("empty.memory_format", empty);
     m.impl("empty_strided", empty_strided);
@@ -399,11 +454,33 @@ TORCH_LIBRARY(standin_gpu, m) {
     m.def("synchronize(int device) -> ()", synchronize);
     m.def("capture(int device, bool captures) -> ()", capture);
     m.def("times_recorded() -> int", times_recorded);
+    m.def("times_drawn(bool high) -> int", times_drawn);
+    m.def("graph_begin(int device, int mode) -> ()", graph_begin);
+    m.def("graph_end(int device) -> int", graph_end);
+    m.def("graph_replay(int device, int graph) -> ()", graph_replay);
 }
 
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
 } // namespace
+
+/* What libcuda.so.1 has, where there is a GPU. */
+extern "C" {
+EXPORT int cuStreamIsCapturing(void *stream, int *status_out);
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode);
+
+int cuStreamIsCapturing(void *stream, int *status_out) {
+    bool captures = false;
+    if (table().stream_captures(stream, &captures) != TUTTI_OK) return 1;
+    *status_out = captures ? 1 : 0;
+    return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static auto exchange = of_standin<int (*)(int *)>("standin_exchange_mode");
+    return exchange(mode);
+}
+}
 
 /* What PyTorch's CUDA has in libc10_cuda.so; older versions have no other way to a stream's handle. */
 namespace c10::cuda {
