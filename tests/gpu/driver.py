@@ -12,6 +12,8 @@ import time
 GEQ = 0                      # CU_STREAM_WAIT_VALUE_GEQ
 PORTABLE_AND_MAPPED = 3      # CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
 NON_BLOCKING = 1             # CU_STREAM_NON_BLOCKING
+BUFFER_ID = 7                # CU_POINTER_ATTRIBUTE_BUFFER_ID
+BLOCKING = 0                 # CU_STREAM_DEFAULT: it and the legacy stream wait for each other
 
 
 def end_without_driver():
@@ -40,17 +42,38 @@ class Driver:
         """Each thread that calls does this first."""
         self.call("cuCtxSetCurrent", self.context)
 
+    def code(self, name, *arguments):
+        """What a call answers: 0 is success."""
+        return getattr(self.library, name)(*arguments)
+
+    def code_name(self, code):
+        """As the header spells it, such as CUDA_ERROR_NOT_READY; "ok" for success."""
+        text = ctypes.c_char_p()
+        self.library.cuGetErrorName(code, ctypes.byref(text))
+        return "ok" if code == 0 else (text.value or b"error %d" % code).decode()
+
     def call(self, name, *arguments):
-        result = getattr(self.library, name)(*arguments)
+        result = self.code(name, *arguments)
         if result != 0:
             text = ctypes.c_char_p()
             self.library.cuGetErrorString(result, ctypes.byref(text))
             raise OSError("%s: %s (%d)" % (name, (text.value or b"?").decode(), result))
 
-    def make_stream(self):
+    def make_stream(self, flags=NON_BLOCKING):
         stream = ctypes.c_void_p()
-        self.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+        self.call("cuStreamCreate", ctypes.byref(stream), flags)
         return stream
+
+    def make_stream_of(self, priority):
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), NON_BLOCKING, priority)
+        return stream
+
+    def priorities(self):
+        """(the lowest, the highest): the smaller the number, the higher."""
+        lowest, highest = ctypes.c_int(), ctypes.c_int()
+        self.call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
+        return lowest.value, highest.value
 
     def attribute(self, number):
         value = ctypes.c_int()
@@ -67,6 +90,17 @@ class Driver:
         memory = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
         return memory
+
+    def range_of(self, memory):
+        """(base, bytes) of the allocation that it is in."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), memory)
+        return base.value, size.value
+
+    def buffer_id(self, memory):
+        number = ctypes.c_uint64()
+        self.call("cuPointerGetAttribute", ctypes.byref(number), BUFFER_ID, memory)
+        return number.value
 
     def put(self, memory, data):
         self.call("cuMemcpyHtoD_v2", memory, data, ctypes.c_size_t(len(data)))
@@ -98,14 +132,15 @@ class Driver:
         self.call("cuEventCreate", ctypes.byref(event), 0)
         return event
 
-    def time_ms(self, body, first=lambda: None):
+    def time_ms(self, body, first=lambda: None, stream=None):
         """Of what the body enqueues, by events. `first` runs when all is enqueued: what opens a gate, say."""
+        stream = stream or self.stream
         events = [self.make_event(), self.make_event()]
-        self.call("cuEventRecord", events[0], self.stream)
+        self.call("cuEventRecord", events[0], stream)
         body()
-        self.call("cuEventRecord", events[1], self.stream)
+        self.call("cuEventRecord", events[1], stream)
         first()
-        self.sync()
+        self.sync(stream)
         spent = ctypes.c_float()
         name = "cuEventElapsedTime_v2" if hasattr(self.library, "cuEventElapsedTime_v2") else "cuEventElapsedTime"
         self.call(name, ctypes.byref(spent), events[0], events[1])

@@ -153,18 +153,23 @@ def turns_of_two_processes():
     return "%.0f us a round, of two turns" % play_between_processes(lambda driver: driver.alloc(MIB), fill)
 
 
+class Handle(ctypes.Structure):  # CUipcMemHandle, which calls take by value
+    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
+
+
+def open_handle(driver, data):
+    memory = ctypes.c_uint64()
+    driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(memory), Handle.from_buffer_copy(data), 1)
+    return memory
+
+
 def memory_by_ipc():
     reader, writer = os.pipe()
 
     def importer():
-        handle = (ctypes.c_char * 64).from_buffer_copy(os.read(reader, 64))
-
-        class Handle(ctypes.Structure):
-            _fields_ = [("reserved", ctypes.c_char * 64)]
-
+        data = os.read(reader, 64)
         driver = Driver()
-        memory = ctypes.c_uint64()
-        driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(memory), Handle.from_buffer_copy(handle), 1)
+        memory = open_handle(driver, data)
         if driver.get(memory, 4) != b"here":
             raise OSError("other bytes came")
         driver.put(memory, b"back")
@@ -184,6 +189,111 @@ def memory_by_ipc():
         raise
     if driver.get(memory, 4) != b"back":
         raise OSError("what the other process wrote is not there")
+
+
+def find_bytes(driver, opened, offsets, wanted):
+    """Where they are behind the address that was opened: the words for it."""
+    found = []
+    for offset in sorted(offsets):
+        try:
+            if driver.get(ctypes.c_uint64(opened.value + offset), 4) == wanted:
+                found.append("+%d" % offset)
+        except OSError:
+            found.append("(no memory at +%d)" % offset)
+    return " ".join(found) or "NOWHERE"
+
+
+def import_blocks(data, offsets):
+    """What another process finds by the two handles, and whether the second's memory outlives the first's."""
+    driver, opened, words = Driver(), [], []
+    for name, begin, wanted in (("the first", 0, b"aaaa"), ("the second", 64, b"bbbb")):
+        try:
+            opened.append(open_handle(driver, data[begin:begin + 64]))
+        except OSError as error:
+            words.append("%s is NOT opened (%s)" % (name, error))
+            continue
+        words.append("%s has its bytes at %s" % (name, find_bytes(driver, opened[-1], offsets, wanted)))
+    if opened:
+        words.append("the first's mapping has the other's bytes at %s" % find_bytes(driver, opened[0], offsets, b"bbbb"))
+    if len(opened) == 2:
+        words.append("opened %d bytes apart" % (opened[1].value - opened[0].value))
+        code = driver.code("cuIpcCloseMemHandle", opened[0])
+        if code != 0:
+            words.append("the first is NOT closed (%s)" % driver.code_name(code))
+        words.append("when the first is closed, the second has %s" % find_bytes(driver, opened[1], {0}, b"bbbb"))
+    return ", ".join(words)
+
+
+def blocks_by_ipc(size):
+    """Two blocks that may be parts of one chunk: are they told apart by handles, bases, numbers?"""
+    to_child, to_parent = os.pipe(), os.pipe()
+
+    def importer():
+        data = os.read(to_child[0], 4096)
+        offsets = struct.unpack("%dQ" % ((len(data) - 128) // 8), data[128:])
+        os.write(to_parent[1], import_blocks(data, set(offsets)).encode())
+
+    pid = in_child(importer)
+    os.close(to_parent[1])
+    driver = Driver()
+    blocks, handles, words, offsets = [driver.alloc(size), driver.alloc(size)], [], [], {0}
+    apart = blocks[1].value - blocks[0].value
+    for block, data in zip(blocks, (b"aaaa", b"bbbb")):
+        driver.put(block, data)
+        handle = ctypes.create_string_buffer(64)
+        driver.call("cuIpcGetMemHandle", handle, block)
+        handles.append(handle.raw)
+        base, length = driver.range_of(block)
+        offsets |= {block.value - base, block.value % (2 * MIB)}
+        words.append("%d behind its base, of %d bytes, number %d" % (block.value - base, length, driver.buffer_id(block)))
+    if 0 < apart < 2 * size + 2 * MIB:
+        offsets.add(apart)
+    differ = [i for i in range(64) if handles[0][i] != handles[1][i]]
+    os.write(to_child[1], b"".join(handles) + struct.pack("%dQ" % len(offsets), *offsets))
+    found = os.read(to_parent[0], 4096).decode()
+    expect_end(pid)
+    return "%d bytes apart, the first: %s, the second: %s, handles %s; another process: %s" % (
+        apart, words[0], words[1], "differ in bytes %s" % " ".join(map(str, differ)) if differ else "are EQUAL", found)
+
+
+def freed_while_mapped():
+    """The owner frees memory that a peer maps: is it given back at once, or when the peer closes it? What does closing cost?"""
+    to_child, to_parent = os.pipe(), os.pipe()
+    size = 512 * MIB
+
+    def importer():
+        driver = Driver()
+        opened = open_handle(driver, os.read(to_child[0], 64))
+        os.write(to_parent[1], b"o")
+        os.read(to_child[0], 1)  # it is freed
+        words = "the peer then reads %s" % ("its bytes" if find_bytes(driver, opened, {0}, b"here") == "+0" else "OTHER bytes")
+        before, start = driver.free_bytes(), time.monotonic()
+        code = driver.code("cuIpcCloseMemHandle", opened)
+        took = time.monotonic() - start
+        words += ", closing takes %.0f us (%s) and gives back %d MiB" % (
+            1e6 * took, driver.code_name(code), (driver.free_bytes() - before) // MIB)
+        os.write(to_parent[1], words.encode())
+
+    pid = in_child(importer)
+    driver = Driver()
+    memory = driver.alloc(size)
+    driver.put(memory, b"here")
+    handle = ctypes.create_string_buffer(64)
+    start = time.monotonic()
+    driver.call("cuIpcGetMemHandle", handle, memory)
+    exporting = time.monotonic() - start
+    os.write(to_child[1], handle.raw)
+    os.read(to_parent[0], 1)
+    before = driver.free_bytes()
+    driver.call("cuMemFree_v2", memory)
+    back = (driver.free_bytes() - before) // MIB
+    again = driver.alloc(size)
+    words = "exported in %.0f us; freeing 512 MiB gives back %d MiB; the next block has %s address" % (
+        1e6 * exporting, back, "the same" if again.value == memory.value else "another")
+    os.write(to_child[1], b"f")
+    found = os.read(to_parent[0], 4096).decode()
+    expect_end(pid)
+    return words + "; " + found
 
 
 class Location(ctypes.Structure):
@@ -289,6 +399,9 @@ PROBES = (
     ("streams of two processes wait for each other", values_between_processes),
     ("two processes take turns on the GPU", turns_of_two_processes),
     ("memory of another process by IPC handle", memory_by_ipc),
+    ("two blocks of 4 bytes by IPC handles", lambda: blocks_by_ipc(4)),
+    ("two blocks of 2 MiB by IPC handles", lambda: blocks_by_ipc(2 * MIB)),
+    ("memory that is freed while a peer maps it", freed_while_mapped),
     ("memory of another process by file descriptor", memory_by_file_descriptor),
     ("a stream is captured into a graph", stream_is_captured),
     ("a process that uses the GPU is killed", a_killed_process),

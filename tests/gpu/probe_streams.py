@@ -8,126 +8,74 @@ the host or a timer raises: so nothing here can wait for ever. Needs libcuda.so.
 import ctypes
 import mmap
 import os
-import threading
 import time
 
-from driver import Driver, at, counter, end_without_driver, set_counter
+from driver import BLOCKING, counter, end_without_driver, set_counter
 from probing import ask
+from scene import GEQ, HEAD_START_S, HELD_S, WAIT_64, WRITE_64, Call, Operation, Scene, batch, told
 
 LIMIT_S = 12
-HELD_S = 0.4                 # how long a gate stays shut
-GATE = 500                   # index of a counter
 MOST_QUEUED = 20000
 SETTLED_S = 0.25             # no call has returned for so long: they are blocked
-NOTHING = b""".version 7.0
-.target sm_75
-.address_size 64
-.visible .entry nothing() { ret; }
-"""
-
-
-class Scene:
-    """A driver, counters that it knows, memory, a kernel that does nothing, and a gate."""
-
-    def __init__(self):
-        self.driver = Driver()
-        self.shared = mmap.mmap(-1, 4096)
-        self.there = self.driver.register(self.shared, 4096)
-        self.memory = self.driver.alloc(1 << 16)
-        self.opened = 0
-        self.kernel = self.load()
-        self.launch(self.driver.stream)
-        self.fill(self.driver.stream)
-        self.driver.sync()
-
-    def at(self, index):
-        return at(self.there, index)
-
-    def shut(self, stream):
-        self.driver.wait_value(self.at(GATE), self.opened + 1, stream)
-
-    def open(self):
-        self.opened += 1
-        set_counter(self.shared, GATE, self.opened)
-
-    def fill(self, stream):
-        self.driver.call("cuMemsetD8Async", self.memory, ctypes.c_ubyte(7), ctypes.c_size_t(4096), stream)
-
-    def load(self):
-        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self.driver.call("cuModuleLoadData", ctypes.byref(module), NOTHING)
-        self.driver.call("cuModuleGetFunction", ctypes.byref(kernel), module, b"nothing")
-        return kernel
-
-    def launch(self, stream, kernel=None):
-        one = ctypes.c_uint(1)
-        self.driver.call("cuLaunchKernel", kernel or self.kernel, one, one, one, one, one, one, ctypes.c_uint(0), stream, None, None)
-
-    def in_thread(self, body):
-        """Started; its list becomes [seconds], or [seconds, error]."""
-        spent = []
-
-        def run():
-            start = time.perf_counter()
-            try:
-                self.driver.enter()
-                start = time.perf_counter()
-                body()
-                spent.append(time.perf_counter() - start)
-            except OSError as error:
-                spent.extend((time.perf_counter() - start, error))
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread, spent
-
-
-def told(spent):
-    if len(spent) > 1:
-        return "failed (%s)" % spent[1]
-    return "%.2f ms" % (1e3 * spent[0]) if spent[0] < HELD_S / 2 else "HELD UP for %.0f ms" % (1e3 * spent[0])
+KIB, MIB = 1 << 10, 1 << 20
 
 
 # ------------------------------------------------------------------------------- what holds up calls of other threads
 
-def beside(scene, first, then):
-    """Seconds of two calls in two threads, the second 50 ms after the first, while a stream waits for its gate."""
-    scene.shut(scene.driver.stream)
-    scene.fill(scene.driver.stream)
-    before, spent_first = scene.in_thread(first)
-    time.sleep(0.05)
-    behind, spent = scene.in_thread(then)
-    time.sleep(HELD_S)
+def beside(scene, waiting, first, then, patience_s):
+    """Answers about two calls in two threads, the second 50 ms after the first, while a stream waits for its gate. The gate opens when
+    the second has returned, and the first, too, or has had its time: so it costs little where nothing is held up."""
+    calls = [Call(scene.driver, first), Call(scene.driver, then)]
+    scene.shut(waiting)
+    scene.fill(waiting)
+    start = time.monotonic()
+    calls[0].go()
+    time.sleep(HEAD_START_S)
+    calls[1].go().has_returned(HELD_S)
+    calls[0].has_returned(max(patience_s - (time.monotonic() - start), 0))
+    held = [not call.has_returned() for call in calls]
     scene.open()
-    before.join()
-    behind.join()
-    scene.driver.sync()
-    return spent_first, spent
+    for call in calls:
+        call.end()
+    scene.driver.sync(waiting)
+    return [told(*pair) for pair in zip(calls, held)]
 
 
 def other_calls(scene):
     """What ranks that are threads go on with: (words, call)."""
-    driver, other, event = scene.driver, scene.driver.make_stream(), scene.driver.make_event()
+    driver, other, idle, event = scene.driver, scene.driver.make_stream(), scene.driver.make_stream(), scene.driver.make_event()
     scene.fill(other)
     driver.call("cuEventRecord", event, other)
     driver.sync(other)
+    driver.sync(idle)
     return (("cuEventQuery", lambda: driver.call("cuEventQuery", event)),
             ("a launch in another stream", lambda: scene.launch(other)),
             ("a write of a value in another stream", lambda: driver.write_value(scene.at(1), 1, other)),
-            ("cuMemAlloc", lambda: driver.alloc(1 << 20)))
+            ("cuMemAlloc", lambda: driver.alloc(4 * MIB)),
+            ("cuStreamSynchronize of an idle stream", lambda: driver.sync(idle)))
 
 
-def calls_beside(prepare):
+def calls_beside(prepare, waiting_of=lambda scene: scene.driver.stream):
+    """`prepare(scene, waiting)` gives the first call; `waiting_of(scene)` the stream that waits."""
     scene = Scene()
-    words = []
+    yield from answers_beside(scene, prepare, waiting_of(scene))
+
+
+def answers_beside(scene, prepare, waiting, words=""):
+    patience_s = HELD_S + HEAD_START_S
     for name, call in other_calls(scene):
-        first, spent = beside(scene, prepare(scene), call)
-        words.append("%s %s" % (name, told(spent)))
-    return "itself: %s; meanwhile: %s" % (told(first), ", ".join(words))
+        try:
+            first, then = beside(scene, waiting, prepare(scene, waiting), call, patience_s)
+        except OSError as error:
+            raise OSError("beside %s: %s" % (name, error)) from error
+        if patience_s:
+            yield "%sitself %s" % (words, first)
+            patience_s = 0
+        yield "%s%s %s" % ("meanwhile: " if name == "cuEventQuery" else "", name, then)
 
 
 def free_beside_a_wait():
-    def prepare(scene):
+    def prepare(scene, _):
         memory = scene.driver.alloc(1 << 22)
         return lambda: scene.driver.call("cuMemFree_v2", memory)
 
@@ -135,11 +83,11 @@ def free_beside_a_wait():
 
 
 def synchronize_beside_a_wait():
-    return calls_beside(lambda scene: lambda: scene.driver.call("cuCtxSynchronize"))
+    return calls_beside(lambda scene, _: lambda: scene.driver.call("cuCtxSynchronize"))
 
 
 def register_beside_a_wait():
-    def prepare(scene):
+    def prepare(scene, _):
         memory = mmap.mmap(-1, 1 << 20)
         return lambda: scene.driver.register(memory, 1 << 20)
 
@@ -147,11 +95,71 @@ def register_beside_a_wait():
 
 
 def load_beside_a_wait():
-    def prepare(scene):
+    def prepare(scene, _):
         stream = scene.driver.make_stream()
-        return lambda: scene.launch(stream, scene.load())
+        return lambda: scene.launch(stream, scene.load()[1])
 
     return calls_beside(prepare)
+
+
+def wait_beside_a_wait():
+    return calls_beside(lambda scene, waiting: lambda: scene.driver.sync(waiting))
+
+
+def copies_beside_a_wait(copy, sizes, pinned=False, waiting_of=lambda scene: scene.driver.stream):
+    """The first call is copy(driver, the GPU's memory, the host's, bytes, the stream that waits). What is not pinned is of malloc."""
+    def prepare_with(size):
+        def prepare(scene, waiting):
+            there = scene.driver.alloc(size)
+            here = mmap.mmap(-1, size) if pinned else ctypes.create_string_buffer(size)
+            if pinned:
+                scene.driver.register(here, size)
+            at_host = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(here)))
+            kept.append(here)
+            return lambda: copy(scene.driver, there, at_host, ctypes.c_size_t(size), waiting)
+
+        return prepare
+
+    scene, kept = Scene(), []
+    waiting = waiting_of(scene)
+    for size in sizes:
+        yield from answers_beside(scene, prepare_with(size), waiting, "%d KiB: " % (size // KIB))
+
+
+def to_host(driver, there, here, size, stream):
+    driver.call("cuMemcpyDtoHAsync_v2", here, there, size, stream)
+
+
+def to_host_at_once(driver, there, here, size, _):
+    driver.call("cuMemcpyDtoH_v2", here, there, size)
+
+
+def from_host(driver, there, here, size, stream):
+    driver.call("cuMemcpyHtoDAsync_v2", there, here, size, stream)
+
+
+def first_beside_a_wait(operation):
+    """The driver loads kernels of its own when it first needs them. Nothing of the kind has run in this process."""
+    scene = Scene(warm=False)
+    other = scene.driver.make_stream()
+    scene.shut(scene.driver.stream)
+    for words in ("the first", "the second"):
+        call = Call(scene.driver, lambda: operation(scene, other)).go()
+        held = not call.has_returned(HELD_S)
+        if held:
+            scene.open()
+        call.end()
+        yield "%s %s" % (words, told(call, held))
+        if held:
+            scene.driver.sync()
+            return
+    start = time.perf_counter()
+    ran = Call(scene.driver, lambda: scene.driver.sync(other)).go()
+    yield "and both %s" % ("have run %.0f us later" % (1e6 * (time.perf_counter() - start)) if ran.has_returned(HELD_S) else
+                           "RUN ONLY when the gate opens")
+    scene.open()
+    ran.end()
+    scene.driver.sync()  # the counters are there as long as a stream reads them
 
 
 # --------------------------------------------------------------------------------------------- room in a stream
@@ -167,7 +175,7 @@ def room(scene, enqueue):
             done[0] += 1
 
     scene.shut(driver.stream)
-    filling, _ = scene.in_thread(fill)
+    filling = Call(driver, fill).go().thread
     last, since = -1, time.monotonic()
     while filling.is_alive() and time.monotonic() - since < SETTLED_S:
         if done[0] != last:
@@ -175,17 +183,16 @@ def room(scene, enqueue):
         time.sleep(0.01)
     blocked = filling.is_alive()
     stop.append(True)
-    launching, spent = scene.in_thread(lambda: scene.launch(other))
-    launching.join(SETTLED_S)
-    held = launching.is_alive()
+    launching = Call(driver, lambda: scene.launch(other)).go()
+    held = not launching.has_returned(SETTLED_S)
     scene.open()
     filling.join()
-    launching.join()
+    launching.end()
     driver.sync()
     driver.sync(other)
     if not blocked:
         return "more than %d" % MOST_QUEUED
-    return "%d (then a launch in another stream %s)" % (last, "is HELD UP, too" if held else "takes " + told(spent))
+    return "%d (then a launch in another stream %s)" % (last, "is HELD UP, too" if held else told(launching, held))
 
 
 def room_in_a_stream():
@@ -233,18 +240,7 @@ def many_streams(connections):
 
 # ----------------------------------------------------------------------------------------- what operations cost
 
-class Operation(ctypes.Structure):  # CUstreamBatchMemOpParams
-    _fields_ = [("operation", ctypes.c_int), ("address", ctypes.c_uint64), ("value", ctypes.c_uint64), ("flags", ctypes.c_uint),
-                ("alias", ctypes.c_uint64), ("rest", ctypes.c_uint64)]
-
-
-WAIT_64, WRITE_64, GEQ = 4, 5, 0
 PEERS, ROUNDS = 7, 12
-
-
-def batch(driver, operations):
-    array = (Operation * len(operations))(*operations)
-    driver.call("cuStreamBatchMemOp_v2", driver.stream, ctypes.c_uint(len(operations)), array, ctypes.c_uint(0))
 
 
 def one_batch_or_single():
@@ -277,21 +273,12 @@ def one_batch_or_single():
     return "; ".join(words)
 
 
-def capture(scene, body):
-    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-    scene.driver.call("cuStreamBeginCapture_v2", scene.driver.stream, 1)
-    body()
-    scene.driver.call("cuStreamEndCapture", scene.driver.stream, ctypes.byref(graph))
-    scene.driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
-    return executable
-
-
 def nodes_of_a_graph():
     """The time between kernels that wait for each other is a step's least: so many kernels, so many times this."""
     scene = Scene()
     driver, stream, nodes, words = scene.driver, scene.driver.stream, 64, []
     for name, work in (("empty kernels", scene.launch), ("fills of 4 KiB", scene.fill)):
-        graph = capture(scene, lambda: [work(stream) for _ in range(nodes)])
+        _, graph = scene.capture(lambda: [work(stream) for _ in range(nodes)])
         replays = [driver.time_ms(lambda: driver.call("cuGraphLaunch", graph, stream)) for _ in range(12)]
         many = [driver.time_ms(lambda: [driver.call("cuGraphLaunch", graph, stream) for _ in range(10)]) for _ in range(3)]
         words.append("%s: %.2f us each, %.1f us a graph of %d, one behind the other" % (
@@ -304,6 +291,14 @@ QUESTIONS = (
     ("cuCtxSynchronize beside a stream that waits", synchronize_beside_a_wait),
     ("cuMemHostRegister beside a stream that waits", register_beside_a_wait),
     ("the first launch of a kernel beside a stream that waits", load_beside_a_wait),
+    ("cuStreamSynchronize of a stream that waits", wait_beside_a_wait),
+    ("cuMemcpyDtoHAsync to pageable memory in a stream that waits", lambda: copies_beside_a_wait(to_host, (256 * KIB, 4 * KIB))),
+    ("cuMemcpyDtoHAsync to pinned memory in a stream that waits", lambda: copies_beside_a_wait(to_host, (256 * KIB,), True)),
+    ("cuMemcpyDtoH to pageable memory behind a blocking stream that waits",
+     lambda: copies_beside_a_wait(to_host_at_once, (256 * KIB,), waiting_of=lambda scene: scene.driver.make_stream(BLOCKING))),
+    ("cuMemcpyHtoDAsync from pageable memory in a stream that waits", lambda: copies_beside_a_wait(from_host, (256 * KIB, 4 * KIB))),
+    ("the first cuMemsetD8Async of a process beside a stream that waits", lambda: first_beside_a_wait(Scene.fill)),
+    ("the first cuMemcpyDtoDAsync of a process beside a stream that waits", lambda: first_beside_a_wait(Scene.copy)),
     ("operations that a waiting stream takes before a call blocks", room_in_a_stream),
     ("streams in a chain of waits, 8 queues", lambda: many_streams(8)),
     ("streams in a chain of waits, 32 queues", lambda: many_streams(32)),

@@ -31,23 +31,20 @@ def run(name, probe, limit_s):
 
 
 def ask(name, probe, limit_s):
-    """In a process of its own, whose answer is a line; after limit_s seconds all that it has started is killed."""
+    """In a process of its own, whose answer is a line; after limit_s seconds all that it has started is killed. A probe returns its
+    answer, or yields it part by part: what it has told by then is kept when it fails or stands still."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        os.setpgid(0, 0)
-        os.close(reader)
         try:
-            answer = probe()
-        except BaseException as error:  # noqa: whatever it is, it is the answer
-            answer = "NO: %s" % (error,)
-        os.write(writer, answer.encode())
-        os._exit(0)
+            os.setpgid(0, 0)
+            os.close(reader)
+            tell(probe, writer)
+        finally:  # whatever happens, the child must not return
+            os._exit(0)
     os.close(writer)
-    answer = "NO: no answer within %d s" % limit_s
-    if select.select([reader], [], [], limit_s)[0]:
-        answer = os.read(reader, 1000).decode() or "NO: it ended without an answer"
+    text, ended = read_until_end(reader, limit_s)
     os.close(reader)
     try:
         os.killpg(pid, signal.SIGKILL)
@@ -56,4 +53,51 @@ def ask(name, probe, limit_s):
     end = time.monotonic() + STUCK_S
     while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < end:
         time.sleep(0.002)
-    print("%s: %s" % (name, answer), flush=True)
+    if ended is not True:
+        words = "NO: it ended without an answer" if ended is None else "NO: it stands still, no answer within %d s" % limit_s
+        text += ("; " if text else "") + words
+    print("%s: %s" % (name, text), flush=True)
+
+
+END = "\0"  # behind an answer: the pipe's end may be late, since children of the probe have it open, too
+
+
+def tell(probe, writer):
+    """Writes the answer and its end."""
+    told = ""
+
+    def write(text):
+        os.write(writer, text.replace("\n", " ").encode())
+
+    try:
+        answer = probe()
+        for part in [answer] if isinstance(answer, str) else answer:
+            write((", " if told else "") + part)
+            told = "; "
+    except BaseException as error:  # noqa: whatever it is, it is the answer
+        write("%sNO: %s" % (told, error))
+    write(END)
+
+
+def read_until_end(reader, limit_s):
+    """(the text, True); or None in place of True where the writer ended without END, or False where the time was over."""
+    text, end = b"", time.monotonic() + limit_s
+    while not text.endswith(END.encode()):
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return text.decode(errors="replace"), False
+        more = os.read(reader, 65536)
+        if not more:
+            return text.decode(errors="replace"), None
+        text += more
+    return text.decode(errors="replace")[:-len(END)], True
+
+
+def wait_until(condition, limit_s, what, nap_s=0.0):
+    """Asks again and again; after limit_s seconds that is an error. Without naps it sees a change within a microsecond."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise OSError("%s stands still for %g s" % (what, limit_s))
+        if nap_s:
+            time.sleep(nap_s)

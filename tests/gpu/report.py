@@ -11,7 +11,7 @@ WORST = ("running", "failed", "late", "left out", "passed", "skipped")
 
 
 def cell(text):
-    return " ".join(str(text).split()).replace("|", "\\|")[:400]
+    return " ".join(str(text).split()).replace("|", "\\|")[:1500]
 
 
 class Stage:

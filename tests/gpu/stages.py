@@ -76,7 +76,7 @@ def plain_libraries(check):
                                     ("zlib", "zlib.h", ("ZLIB_INCLUDE_DIR", "ZLIB_LIBRARY"))):
         if has_header(header) and not check.options.plain:
             continue
-        folder = os.path.join(check.folder, name)
+        folder = os.path.join(check.shared, name)
         os.makedirs(folder, exist_ok=True)
         shutil.copy(os.path.join(plain, header), folder)
         library, item = os.path.join(folder, "lib%s.a" % name), os.path.join(folder, name + ".o")
@@ -101,7 +101,8 @@ def packaged_library(pattern):
     return max(found, default=None)
 
 
-def build(check):
+def configure(check):
+    """And starts to compile, beside the stages that need nothing of it."""
     arguments = ["cmake", "-S", check.source, "-B", check.build, "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_TESTS=ON"]
     if shutil.which("ninja"):
         arguments += ["-G", "Ninja"]
@@ -114,15 +115,31 @@ def build(check):
     wanted = PROGRAMS + tuple("test_" + name for name in TESTS)
     if check.options.standin:
         wanted += ("standin_cuda", "standin_nccl", "standin_training")
-    targets = [name for name in wanted if name in known_targets(check)]
-    missing = [name for name in wanted if name not in targets]
+    known = known_targets(check)
+    targets = [name for name in wanted if name in known]
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        check.report.add_answers(check.stage, [("not built", ", ".join(missing))])
     go_on = ["--", "-k", "0"] if os.path.exists(os.path.join(check.build, "build.ninja")) else ["--", "-k"]
-    check.step("compile", ["cmake", "--build", check.build, "-j", str(check.options.jobs), "--target"] + targets + go_on, 150,
-               summary=lambda text: "without " + ", ".join(missing) if missing else steps.last_line(text))
+    jobs = max(check.options.jobs - 3, 1)  # the probes have times, too
+    log = os.path.join(check.folder, "compile.log")
+    open(log, "wb").close()
+    check.compiling = steps.Command(["cmake", "--build", check.build, "-j", str(jobs), "--target"] + targets + go_on, log,
+                                    check.environment, check.build)
+
+
+def build(check):
+    if check.compiling is None:
+        configure(check)
+    command, check.compiling = check.compiling, None
+    if command is not None:
+        check.finish("compile (began with the stage before)", command, check.left_s(170))
     start_torch_build(check)
     if check.program("tutti-info"):
         check.step("tutti-info", [check.program("tutti-info")], 30, show=60, summary=lambda text: "; ".join(
             " ".join(line.split()) for line in text.splitlines() if re.match(r"  +(CUDA|GPU \d|NCCL) ", line)))
+    for pattern in ("another_process_maps*", "a_stream_waits*", "a_kernel_reads*"):
+        test(check, "device/" + pattern, "device", 30, "device/" + pattern)
 
 
 def known_targets(check):
@@ -172,10 +189,14 @@ def probes(check):
     ask(check, "the kernel", 20, missing, "probe_kernel.py")
     if check.keeper is not None:
         check.report.add_answers(check.stage, [("the first context", steps.last_line(check.keeper.output()) or "still being made")])
-    ask(check, "the GPU, by its driver", 40, lambda text: steps.last_line(text) if "skipped" in text else missing(text), "probe_gpu.py")
+    ask(check, "the GPU, by its driver", 45, lambda text: steps.last_line(text) if "skipped" in text else missing(text), "probe_gpu.py")
     ask(check, "streams, by the driver", 50, count_answers, "probe_streams.py")
-    for pattern in ("another_process_maps*", "a_stream_waits*", "a_kernel_reads*"):
-        test(check, "device/" + pattern, "device", 30, "device/" + pattern)
+    ask(check, "queues of streams", 20, count_answers, "probe_queues.py")
+    ask(check, "copies beside a full GPU", 15, count_answers, "probe_copies.py")
+    ask(check, "several processes", 40, count_answers, "probe_processes.py")
+    ask(check, "what calls cost", 20, count_answers, "probe_costs.py")
+    ask(check, "calls during captures", 15, count_answers, "probe_captures.py")
+    ask(check, "under MPS", 45, count_answers, "probe_mps.py")
 
 
 def kernels(check):
@@ -369,7 +390,7 @@ def shares(check):
 # ------------------------------------------------------------------------------------------------------- PyTorch
 
 def torch_site(check):
-    return os.path.join(check.folder, "site")
+    return os.path.join(check.shared, "site")
 
 
 def start_torch_build(check):
@@ -379,7 +400,7 @@ def start_torch_build(check):
     environment = dict(check.environment, CMAKE_BUILD_PARALLEL_LEVEL=str(max(check.options.jobs - 2, 1)),
                        TUTTI_TORCH_PYTHON=sys.executable)
     words = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", "--upgrade", "--target",
-             torch_site(check), "-C", "build-dir=" + os.path.join(check.folder, "torch-build")]
+             torch_site(check), "-C", "build-dir=" + os.path.join(check.shared, "torch-build")]
     defines = [word[2:] for word in shlex.split(check.options.cmake) if word.startswith("-D")]
     if packages_folder():
         defines.append("TUTTI_CUDA_PACKAGES=" + packages_folder())
@@ -426,8 +447,9 @@ def sanitizer(check):
 
 STAGES = {
     "facts": (facts, 30, 5, "what machine it is"),
-    "build": (build, 170, 60, "the library, the module for GPUs, tests"),
-    "probes": (probes, 90, 30, "what the kernel and the driver allow"),
+    "configure": (configure, 60, 10, "the build begins, beside the probes"),
+    "probes": (probes, 130, 30, "what the kernel and the driver allow"),
+    "build": (build, 200, 60, "the library, the module for GPUs, tests"),
     "kernels": (kernels, 60, 20, "the GPU's results against the host's"),
     "nccl": (nccl, 60, 10, "collectives by NCCL, one rank"),
     "one_gpu": (one_gpu, 130, 40, "collectives of ranks that share a GPU, processes and threads"),
