@@ -17,6 +17,7 @@ typedef struct plain_file *gzFile;
 gzFile gzopen(const char *path, const char *mode);
 int gzread(gzFile file, void *data, unsigned bytes);
 int gzwrite(gzFile file, const void *data, unsigned bytes);
+int gzdirect(gzFile file); /* 1: it is not gzipped, as all that is read here */
 int gzclose(gzFile file);
 const char *gzerror(gzFile file, int *error_out);
 
