@@ -49,6 +49,7 @@ typedef struct tutti_device_facts {
     int processors;    /* streaming multiprocessors */
     bool stream_waits; /* the device does wait_value and write_value; else a host thread does them */
     bool ipc;          /* memory can be exported */
+    bool mps;          /* kernels of several processes run at the same time, by NVIDIA's MPS; else in turns */
 } tutti_device_facts;
 
 /* The memory that a pointer points to. */
@@ -65,6 +66,7 @@ typedef struct tutti_device_place {
 typedef struct tutti_device_export {
     uint8_t handle[TUTTI_DEVICE_IPC_BYTES];
     uint64_t offset; /* of the exported pointer within the allocation */
+    uint64_t serial; /* of the allocation, as in tutti_device_place: a later one at the same address has another */
 } tutti_device_export;
 
 #define TUTTI_DEVICE_MOST_BUFFERS 64

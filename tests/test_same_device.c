@@ -14,6 +14,7 @@
 
 #include <tutti/device.h>
 
+#include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
@@ -25,7 +26,7 @@
 static const int standin_worlds[] = {2, 3, 4, 7, 0}, gpu_worlds[] = {2, 4, 8, 0};
 static const int small_worlds[] = {3, 0};
 static const char *const environment[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
-                                          NULL};
+                                          "TUTTI_CUDA_MAP=tutti", NULL};
 
 enum { ORDINARY = 0, SHARED = -1, MIXED = 0x5a };
 
@@ -36,6 +37,7 @@ static const int *worlds(void) {
 static void prepare(int64_t shared) {
     setenv("STANDIN_GPUS", "1", 1); /* for ranks that are threads */
     setenv("TUTTI_CUDA_SLOT_BYTES", "4096", 1);
+    setenv("TUTTI_CUDA_MAP", "tutti", 1);
     setenv("TUTTI_ALGORITHM", "same_device", 1);
     tutti_settings_reload();
     cuda_shared_arenas = (uint64_t)shared;
@@ -77,6 +79,71 @@ Test(same_device, all_kinds_are_right_in_memory_that_peers_map, .timeout = 300) 
 
 Test(same_device, all_kinds_are_right_where_some_can_be_mapped_and_some_cannot, .timeout = 300) {
     run(worlds(), MIXED, sizes_body);
+}
+
+/* Where each rank is a process, peers map what cudaMalloc has given. */
+static void run_mapping(const int *sizes, ranks_body body) {
+    static const char *const mapping[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
+                                          "TUTTI_CUDA_MAP=any", NULL};
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    prepare(ORDINARY);
+    for (; *sizes > 0; sizes++) {
+        ranks_options options = {.kind = RANKS_PROCESSES, .nranks = *sizes, .timeout_s = 200, .environment = mapping};
+        const char *failure = ranks_run(&options, body);
+        cr_assert(failure == NULL, "%d processes: %s", *sizes, failure);
+    }
+}
+
+Test(same_device, all_kinds_are_right_in_any_memory_that_peers_map, .timeout = 300) {
+    run_mapping(worlds(), sizes_body);
+}
+
+/* Allocations come and go, mostly at the addresses of earlier ones, and more of them than the directory has room for. Every third
+ * stays for some rounds. */
+static tutti_status use_and_free(ranks_context *context, cuda_rank *rank) {
+    enum { ROUNDS = 300, KEPT = 5 };
+    void *kept[KEPT] = {NULL};
+    const int n = context->nranks;
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t count = (size_t)(1 + round * 37 % 5000);
+        void *memory, *result;
+        uint32_t *values = NULL;
+        TUTTI_TRY(tutti_calloc(count, sizeof *values, &values));
+        for (size_t i = 0; i < count; i++) values[i] = (uint32_t)(context->rank * 1000003 + round) + (uint32_t)i;
+        TUTTI_TRY(rank->device->alloc(count * sizeof *values, &memory));
+        TUTTI_TRY(rank->device->alloc(count * sizeof *values, &result));
+        TUTTI_TRY(rank->device->copy(memory, values, count * sizeof *values, rank->streams[0]));
+        TUTTI_TRY(tutti_all_reduce(context->comm, memory, result, count, TUTTI_UINT32, TUTTI_SUM,
+                                   &TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA)));
+        TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+        TUTTI_TRY(rank->device->copy(values, result, count * sizeof *values, rank->streams[0]));
+        TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+        for (size_t i = 0; i < count; i++) {
+            uint32_t expected = (uint32_t)n * ((uint32_t)round + (uint32_t)i) + 1000003u * (uint32_t)(n * (n - 1) / 2);
+            RANKS_CHECK(values[i] == expected, "round %d: [%zu] is %u, not %u", round, i, values[i], expected);
+        }
+        free(values);
+        TUTTI_TRY(rank->device->free(memory));
+        if (round % 3 == 0) {
+            TUTTI_TRY(rank->device->free(kept[round / 3 % KEPT]));
+            kept[round / 3 % KEPT] = result;
+        } else {
+            TUTTI_TRY(rank->device->free(result));
+        }
+    }
+    const tutti_same_gpu *s = context->comm->gpu->engine_state;
+    RANKS_CHECK(atomic_load(&s->own->nexports) < 100, "freed allocations keep their %u entries",
+                atomic_load(&s->own->nexports));
+    for (int i = 0; i < KEPT; i++) TUTTI_TRY(rank->device->free(kept[i]));
+    return TUTTI_OK;
+}
+
+static tutti_status free_and_use_body(ranks_context *context) {
+    return with_rank(context, use_and_free);
+}
+
+Test(same_device, any_memory_may_be_freed_while_peers_map_it, .timeout = 300) {
+    run_mapping(small_worlds, free_and_use_body);
 }
 
 static tutti_status all_types(ranks_context *context, cuda_rank *rank) {

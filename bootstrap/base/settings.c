@@ -207,6 +207,12 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                    .kind = TUTTI_SETTING_KIND_TEXT,
                                    .fallback = "",
                                    .help = "for tests: file that is opened instead of libtutti_cuda.so"},
+    [TUTTI_SETTING_CUDA_MAP] = {.name = "TUTTI_CUDA_MAP",
+                                .kind = TUTTI_SETTING_KIND_CHOICE,
+                                .fallback = "any",
+                                .choices = "tutti|any",
+                                .help = "memory of this rank that processes on the same GPU may map: tutti: of "
+                                        "tutti_mem_alloc_cuda; any: of cudaMalloc as well"},
     [TUTTI_SETTING_CUDA_SLOT_BYTES] = {.name = "TUTTI_CUDA_SLOT_BYTES",
                                        .kind = TUTTI_SETTING_KIND_BYTES,
                                        .fallback = "64M",

@@ -74,6 +74,13 @@ static bool can_wait(int device) {
            can != 0;
 }
 
+static bool has_mps(int device) {
+    int has = 0;
+    const tutti_cuda_driver *driver = tutti_cuda_driver_get(true);
+    return driver != NULL && driver->device_attribute(&has, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device) == CUDA_SUCCESS &&
+           has != 0;
+}
+
 /* Memory of GPUs that share the host's (Jetson) cannot be exported by the old interface, which is the one that works with
  * plain allocations everywhere else. */
 static bool can_export(int device) {
@@ -100,6 +107,7 @@ tutti_status tutti_cuda_facts(int device, tutti_device_facts *facts_out) {
     facts.processors = properties.multiProcessorCount;
     facts.stream_waits = can_wait(device);
     facts.ipc = can_export(device);
+    facts.mps = has_mps(device);
     *facts_out = facts;
     return TUTTI_OK;
 }

@@ -109,7 +109,7 @@ tutti_status tutti_cuda_unpin(void *memory) {
 
 tutti_status tutti_cuda_export_memory(void *memory, tutti_device_export *export_out) {
     tutti_device_place place;
-    tutti_device_export exported = {{0}, 0};
+    tutti_device_export exported = {.offset = 0};
     cudaIpcMemHandle_t handle;
     _Static_assert(sizeof handle == TUTTI_DEVICE_IPC_BYTES, "an export is CUDA's handle");
     TUTTI_CUDA_BEGIN();
@@ -122,6 +122,7 @@ tutti_status tutti_cuda_export_memory(void *memory, tutti_device_export *export_
     TUTTI_TRY(tutti_cuda_result(result, "cudaIpcGetMemHandle"));
     memcpy(exported.handle, &handle, sizeof handle);
     exported.offset = (uint64_t)((char *)memory - (char *)place.base);
+    exported.serial = place.serial;
     *export_out = exported;
     return TUTTI_OK;
 }

@@ -8,7 +8,8 @@
  *
  *   STANDIN_GPUS=n            how many (2); STANDIN_IDS=a,a,b: those with one id are one and the same; a/1,a/2: MIG
  *                             instances of one
- *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
+ *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported;
+ *                             STANDIN_MPS=0: processes take turns
  *   STANDIN_DELAY_US=n        a task begins up to so much late
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); a thread that enqueues one more waits
  *   STANDIN_FREE_ALONE=0      calls go on while a thread frees memory, waits for the whole GPU, or copies to pageable memory
@@ -39,7 +40,7 @@ static struct {
     pid_t process;
     int gpus, delay_us, depth;
     char ids[STANDIN_MOST_GPUS][TUTTI_DEVICE_ID_BYTES];
-    bool stream_waits, ipc, free_alone;
+    bool stream_waits, ipc, mps, free_alone;
     atomic_bool context, broken;
     char what[128]; /* broke; written before `broken` */
 } standin;
@@ -161,7 +162,8 @@ static tutti_status facts(int device, tutti_device_facts *facts_out) {
                                 .memory_bytes = (size_t)1 << 30,
                                 .processors = 2,
                                 .stream_waits = standin.stream_waits,
-                                .ipc = standin.ipc};
+                                .ipc = standin.ipc,
+                                .mps = standin.mps};
     memcpy(facts.id, standin.ids[device], sizeof facts.id);
     snprintf(facts.pci, sizeof facts.pci, "0000:%02x:00.0", physical(device) + 1);
     *facts_out = facts;
@@ -207,6 +209,7 @@ static void read_settings(void) {
     standin.depth = number("STANDIN_DEPTH", 1000);
     standin.stream_waits = number("STANDIN_STREAM_WAITS", 1) != 0;
     standin.ipc = number("STANDIN_IPC", 1) != 0;
+    standin.mps = number("STANDIN_MPS", 1) != 0;
     standin.free_alone = number("STANDIN_FREE_ALONE", 1) != 0;
     for (int i = 0; i < standin.gpus; i++) {
         int length = ids != NULL ? (int)strcspn(ids, ",") : 0;

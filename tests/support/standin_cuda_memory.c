@@ -276,7 +276,7 @@ tutti_status standin_unpin(void *memory) {
 /* ------------------------------------------------------------------------------------------ other processes */
 
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out) {
-    tutti_device_export exported = {{0}, 0};
+    tutti_device_export exported = {.offset = 0};
     handle made = {0};
     _Static_assert(sizeof made <= sizeof exported.handle, "a handle has room");
     STANDIN_BEGIN("export_memory");
@@ -286,6 +286,7 @@ tutti_status standin_export_memory(void *memory, tutti_device_export *export_out
     if (can) {
         made = (handle){getpid(), r->file, r->device, r->bytes, r->serial};
         exported.offset = (uint64_t)((char *)memory - r->given);
+        exported.serial = r->serial;
     }
     pthread_mutex_unlock(&standin_lock);
     if (!can) return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: %p cannot be exported", memory);

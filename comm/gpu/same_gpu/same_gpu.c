@@ -5,10 +5,12 @@
  */
 #include "comm/gpu/same_gpu/same_gpu.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/device_memory.h"
@@ -108,6 +110,17 @@ static tutti_status try_out(tutti_comm *comm, tutti_same_gpu *s) {
     return s->alone ? TUTTI_OK : agree(comm, tutti_same_gpu_try_import(comm, s));
 }
 
+static void warn_of_turns(const tutti_comm *comm) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (comm->rank != 0 || comm->gpu->own.mps) return;
+    tutti_log(
+        atomic_flag_test_and_set(&told) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
+        "communicator \"%s\": several processes use one GPU, which runs their kernels in turns; each change costs "
+        "0.1 to 0.3 ms. NVIDIA's MPS runs them at the same time: start it by \"nvidia-cuda-mps-control -d\" before "
+        "the ranks",
+        comm->name);
+}
+
 static tutti_status open_engine(tutti_comm *comm) {
     tutti_same_gpu *s;
     size_t n = (size_t)comm->nranks;
@@ -126,6 +139,9 @@ static tutti_status open_engine(tutti_comm *comm) {
     TUTTI_TRY(tutti_same_gpu_open_boards(comm, s));
     TUTTI_TRY(try_out(comm, s));
     s->maps = !s->alone;
+    if (s->maps) warn_of_turns(comm);
+    /* Closing a mapping may wait for all streams of the process, so for those of its other ranks. */
+    s->maps_any = s->maps && !shares_process(comm) && tutti_setting_int(TUTTI_SETTING_CUDA_MAP) == 1;
     if (s->maps) tutti_device_memory_expect_peers(1);
     return TUTTI_OK;
 }
@@ -222,6 +238,7 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gp
                           "%s of %zu bytes needs too many pieces of %zu bytes; raise TUTTI_CUDA_SLOT_BYTES",
                           tutti_kind_name(op->kind), most, plan->segment_bytes);
     post->pieces = plan->pieces;
+    tutti_same_gpu_describe_begin(s);
     plan->in_staged = !describe_segments(s, comm, op, true, plan->nin, post->regions) || swaps_in_place(op);
     plan->out_staged = !describe_segments(s, comm, op, false, plan->nout, post->regions + s->nranks);
     post->in_slot = post->out_slot = (tutti_same_gpu_region){.bytes = 0};

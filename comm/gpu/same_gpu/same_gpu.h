@@ -6,8 +6,8 @@
  *   streams   rank r:      [copy into its slot] -> ready[r] = step -> wait done >= step -> [copy out of its slot]
  *             launcher:    wait all ready >= step -> one kernel that reduces or copies for all -> done = step
  *
- * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda) are read and written in
- * place; other buffers are copied by their owner through its slots, in pieces that fit. Counters are in host memory
+ * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda, and of cudaMalloc where each rank is a
+ * process) are read and written in place; other buffers are copied by their owner through its slots, in pieces that fit. Counters are in host memory
  * that every process pins; they only grow: step = number of the call * 2^20 + pieces done.
  *
  * A call that is captured into a CUDA graph also meets the others on the board, once, which fixes the launcher for
@@ -57,13 +57,23 @@ typedef struct tutti_same_gpu_post {
 } tutti_same_gpu_post;
 
 typedef struct tutti_same_gpu_export {
-    uint64_t address, bytes; /* the allocation, in the owner's process */
+    uint64_t address;       /* of the allocation, in the owner's process */
+    _Atomic uint64_t bytes; /* of the allocation; 0: it was freed */
+    bool may_be_freed;      /* by the caller: it is none of Tutti's */
     tutti_device_export exported;
 } tutti_same_gpu_export;
+
+/* A peer's allocation that is mapped here. */
+typedef struct tutti_same_gpu_import {
+    void *base; /* NULL: it is not */
+    bool may_be_freed;
+    tutti_device_export exported;
+} tutti_same_gpu_import;
 
 /* One rank's part of the board, in its process's heap; only this rank writes there. */
 typedef struct tutti_same_gpu_board {
     _Atomic uint32_t nexports; /* stored with release after the entry */
+    _Atomic uint32_t nfreed;   /* how often an entry's allocation was found freed */
     tutti_same_gpu_export exports[TUTTI_SAME_GPU_EXPORTS];
     TUTTI_ALIGNED_LINE char posts[]; /* DEPTH posts of post_bytes each */
 } tutti_same_gpu_board;
@@ -99,12 +109,18 @@ typedef struct tutti_same_gpu {
     tutti_same_gpu_board *own;
     size_t post_bytes;
     tutti_same_gpu_counters *counters;
-    tutti_same_gpu_counters *on_device;       /* the same counters at their GPU address */
-    tutti_same_gpu_counters *own_counters;    /* only on rank 0 */
-    void *(*imports)[TUTTI_SAME_GPU_EXPORTS]; /* by rank: allocations mapped here; NULL: not yet mapped */
-    bool alone;                               /* all ranks are in this process: every pointer is valid here */
-    size_t most_slot_bytes;                   /* bytes of one half, at most; equal on all ranks */
-    char *kept[TUTTI_SAME_GPU_SLOTS];         /* all slots made so far: sizes double */
+    tutti_same_gpu_counters *on_device;                       /* the same counters at their GPU address */
+    tutti_same_gpu_counters *own_counters;                    /* only on rank 0 */
+    tutti_same_gpu_import (*imports)[TUTTI_SAME_GPU_EXPORTS]; /* by rank */
+    uint32_t *seen_freed;       /* by rank: its nfreed when its mappings were looked through */
+    bool maps_any;              /* peers may map CUDA's allocations of this rank */
+    tutti_device_place located; /* the last of them that a call uses; bytes 0: none so far */
+    int located_index;          /* its entry, or -1 */
+    uint64_t refused[16];       /* numbers of allocations that CUDA does not export, the last ones */
+    unsigned nrefused;
+    bool alone;                       /* all ranks are in this process: every pointer is valid here */
+    size_t most_slot_bytes;           /* bytes of one half, at most; equal on all ranks */
+    char *kept[TUTTI_SAME_GPU_SLOTS]; /* all slots made so far: sizes double */
     int nkept;
     tutti_same_gpu_slot in, out;
     tutti_same_gpu_slot graph_in, graph_out; /* slots of calls in graphs, which may be launched at any time */
@@ -154,18 +170,21 @@ tutti_status tutti_same_gpu_lease(tutti_same_gpu *s, size_t bytes, char **memory
 tutti_status tutti_same_gpu_open_boards(tutti_comm *comm, tutti_same_gpu *s);
 /* Pins the counters and sets their GPU address. */
 tutti_status tutti_same_gpu_open_counters(tutti_comm *comm, tutti_same_gpu *s);
-/* Maps the first allocation that the next rank in another process has shared; all ranks have shared one before. */
-tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
 void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s);
+/* same_gpu_regions.c: maps the first allocation that the next rank in another process has shared; all ranks have shared one
+ * before. */
+tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
+void tutti_same_gpu_close_imports(tutti_same_gpu *s);
 /* Adds an allocation to this rank's directory, so that peers can map it; does nothing if all ranks share a
  * process. */
 tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes);
-/* Describes memory of this rank so that peers can find it; export_index -1: they cannot. */
+/* Describes memory of this rank so that peers can find it; export_index -1: they cannot. `begin` comes first in each call. */
+void tutti_same_gpu_describe_begin(tutti_same_gpu *s);
 tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *memory, size_t bytes);
 /* Finds the address of a region of `rank` in this process. TUTTI_ERR_DATA: the region is invalid. */
 tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
                                  const tutti_same_gpu_region *region, void **memory_out);
-/* Waits until that place on the board is free; it is occupied when the fastest rank is far ahead. */
+/* same_gpu_board.c: waits until that place on the board is free; it is occupied when the fastest rank is far ahead. */
 tutti_status tutti_same_gpu_claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t place);
 /* Publishes this rank's post, which is complete. True if this rank is the last one. */
 bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place);
@@ -191,8 +210,9 @@ tutti_status tutti_same_gpu_pin(const tutti_device *device, struct tutti_peer *o
 /* Zeroed counters in this process's heap. */
 tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out);
 void tutti_same_gpu_return_counters(void *memory);
-/* Maps memory of a peer. */
-tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_device_export *exported, void **base_out);
+/* Maps memory of a peer, once in a process; each `map` has one `unmap`, or none where the mapping is to stay. */
+tutti_status tutti_same_gpu_map(const tutti_device *device, const tutti_device_export *exported, void **base_out);
+void tutti_same_gpu_unmap(const tutti_device *device, const tutti_device_export *exported);
 /* Takes an allocation of exactly `bytes` on that GPU, which must be current. */
 tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out);
 void tutti_same_gpu_return_slot(const char *memory);

@@ -1,5 +1,5 @@
 /*
- * The data that ranks on one GPU share on the host: posts, counters, exported allocations. See same_gpu.h.
+ * The data that ranks on one GPU share on the host: posts and counters. See same_gpu.h.
  *
  * Boards are in the heaps that ranks of one host map anyway, so the data of a dead rank can still be read.
  */
@@ -7,7 +7,6 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/device_memory.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
@@ -57,6 +56,7 @@ tutti_status tutti_same_gpu_open_boards(tutti_comm *comm, tutti_same_gpu *s) {
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *all, &all), out);
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->boards, &s->boards), out);
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->imports, &s->imports), out);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->seen_freed, &s->seen_freed), out);
     TUTTI_TRY_GOTO(status, make_own(comm, s, &own), out);
     TUTTI_TRY_GOTO(status, tutti_stream_gather(comm, &own, all, sizeof own), out);
     TUTTI_TRY_GOTO(status, map_boards(comm, s, all), out);
@@ -77,84 +77,8 @@ static void free_board(void *board) {
 void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s) {
     if (s->own != NULL) tutti_retire_memory(comm, s->own, free_board);
     if (s->own_counters != NULL) tutti_retire_memory(comm, s->own_counters, tutti_same_gpu_return_counters);
-    free(s->imports);
+    tutti_same_gpu_close_imports(s);
     free(s->boards);
-}
-
-/* ---------------------------------------------------------------------------------------------- regions */
-
-/* The entry of this rank's directory that contains the memory; -1: none. */
-static int find_own(const tutti_same_gpu *s, const void *memory, size_t bytes) {
-    uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t offset = (uint64_t)(uintptr_t)memory - s->own->exports[i].address;
-        if (offset < s->own->exports[i].bytes && bytes <= s->own->exports[i].bytes - offset) return (int)i;
-    }
-    return -1;
-}
-
-tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes) {
-    uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
-    if (s->alone || find_own(s, memory, bytes) >= 0) return TUTTI_OK;
-    if (count == TUTTI_SAME_GPU_EXPORTS)
-        return tutti_fail(TUTTI_ERR_MEMORY, "one rank has already shared %d allocations, the maximum", (int)count);
-    tutti_same_gpu_export *entry = &s->own->exports[count];
-    TUTTI_TRY(s->device->export_memory(memory, &entry->exported));
-    entry->address = (uint64_t)(uintptr_t)memory;
-    entry->bytes = bytes;
-    atomic_store_explicit(&s->own->nexports, count + 1, memory_order_release); /* pairs with import */
-    return TUTTI_OK;
-}
-
-/* Blocks of tutti_mem_alloc_cuda are shared at their first use. They keep their address until the process ends: a
- * freed block is reused, but not returned to CUDA once it was shared. If there are too many, calls on the other
- * blocks go through slots. */
-static int find_or_share(tutti_same_gpu *s, const void *memory, size_t bytes) {
-    void *block;
-    size_t block_bytes;
-    int index = find_own(s, memory, bytes);
-    uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
-    bool full = count >= TUTTI_SAME_GPU_EXPORTS - TUTTI_SAME_GPU_SLOTS; /* the rest is for slots */
-    if (index >= 0 || full || !tutti_device_memory_share(memory, bytes, &block, &block_bytes)) return index;
-    return tutti_same_gpu_share(s, block, block_bytes) == TUTTI_OK ? find_own(s, memory, bytes) : -1;
-}
-
-tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *memory, size_t bytes) {
-    tutti_same_gpu_region region = {.address = (uint64_t)(uintptr_t)memory, .bytes = bytes, .export_index = -1};
-    if (!s->alone && bytes > 0) region.export_index = find_or_share(s, memory, bytes);
-    return region;
-}
-
-static tutti_status import(tutti_same_gpu *s, int rank, int index) {
-    const tutti_same_gpu_board *board = s->boards[rank];
-    uint32_t count = atomic_load_explicit(&board->nexports, memory_order_acquire);
-    if (index < 0 || (uint32_t)index >= count || index >= TUTTI_SAME_GPU_EXPORTS)
-        return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory that it has not shared", rank);
-    if (s->imports[rank][index] != NULL) return TUTTI_OK;
-    return tutti_fail_context(
-        tutti_same_gpu_import(s->device, &board->exports[index].exported, &s->imports[rank][index]),
-        "memory of rank %d on the same GPU", rank);
-}
-
-tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
-                                 const tutti_same_gpu_region *region, void **memory_out) {
-    *memory_out = (void *)(uintptr_t)region->address;
-    if (region->bytes == 0 || comm->members[rank].process->self) return TUTTI_OK;
-    TUTTI_TRY(import(s, rank, region->export_index));
-    const tutti_same_gpu_export *block = &s->boards[rank]->exports[region->export_index];
-    uint64_t offset = region->address - block->address;
-    if (offset > block->bytes || region->bytes > block->bytes - offset)
-        return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory outside of what it has shared", rank);
-    *memory_out = (char *)s->imports[rank][region->export_index] + block->exported.offset + offset;
-    return TUTTI_OK;
-}
-
-tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s) {
-    for (int i = 1; i < s->nranks; i++) {
-        int rank = (s->rank + i) % s->nranks;
-        if (!comm->members[rank].process->self) return import(s, rank, 0);
-    }
-    return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------ posts */

@@ -23,6 +23,7 @@ typedef struct pin {
 typedef struct mapping {
     tutti_device_export exported;
     void *base;
+    int users;
     struct mapping *next;
 } mapping;
 
@@ -109,7 +110,7 @@ void tutti_same_gpu_return_counters(void *memory) {
 
 /* ------------------------------------------------------------------------------------------------- imports */
 
-tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_device_export *exported, void **base_out) {
+tutti_status tutti_same_gpu_map(const tutti_device *device, const tutti_device_export *exported, void **base_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&kept.lock);
     mapping *m = kept.mappings;
@@ -126,9 +127,26 @@ tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_devic
             m = NULL;
         }
     }
-    if (m != NULL) *base_out = m->base;
+    if (m != NULL) {
+        m->users++;
+        *base_out = m->base;
+    }
     pthread_mutex_unlock(&kept.lock);
     return status;
+}
+
+void tutti_same_gpu_unmap(const tutti_device *device, const tutti_device_export *exported) {
+    mapping *unused = NULL;
+    pthread_mutex_lock(&kept.lock);
+    mapping **at = &kept.mappings;
+    while (*at != NULL && memcmp(&(*at)->exported, exported, sizeof *exported) != 0) at = &(*at)->next;
+    if (*at != NULL && --(*at)->users == 0) {
+        unused = *at;
+        *at = unused->next;
+        (void)device->close_import(unused->base); /* under the lock: the next mapping of it comes behind this */
+    }
+    pthread_mutex_unlock(&kept.lock);
+    free(unused);
 }
 
 /* --------------------------------------------------------------------------------------------------- slots */
