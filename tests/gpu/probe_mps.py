@@ -24,6 +24,10 @@ LIMIT_S = 8
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 
 
+def find():
+    return shutil.which(CONTROL) or shutil.which(CONTROL, path="/usr/bin:/usr/local/cuda/bin:/usr/local/nvidia/bin")
+
+
 def processes_of(folder):
     """Pids of daemons and servers whose pipes are in our folder: nobody else's are."""
     found, wanted = [], ("%s=%s" % (PIPES, folder)).encode()
@@ -121,7 +125,7 @@ def questions(path, folder, environment):
 
 def main():
     end_without_driver()
-    path = shutil.which(CONTROL) or shutil.which(CONTROL, path="/usr/bin:/usr/local/cuda/bin:/usr/local/nvidia/bin")
+    path = find()
     if path is None:
         print("skipped: MPS: %s is not there" % CONTROL)
         sys.exit(77)

@@ -294,13 +294,14 @@ def trainer(check):
     check.step("2 ranks", [run, "--standalone", "--nproc_per_node", "2", train] + options + device, 40)
 
 
-def all_reduce_times(check, name, *options):
-    """Small and large apart: large ones are fewer, since they take long where something is wrong."""
+def all_reduce_times(check, name, *options, before=()):
+    """Small and large apart: large ones are fewer, since they take long where something is wrong. before: words of a command that
+    runs the program."""
     device = [] if check.options.standin else ["--device", "cuda"]
     for least, most, rounds in (("8", "32K", "200"), ("1M", "64M", "30")):
         path = new_file(check, "all_reduce-%s-%s.csv" % (name.replace(" ", "-"), least))
         check.step("all_reduce, %s, %s to %s" % (name, least, most),
-                   [check.program("all_reduce_perf"), "-t", "8", "-b", least, "-e", most, "-f", "8", "-n", rounds, "-w", "10",
+                   list(before) + [check.program("all_reduce_perf"), "-t", "8", "-b", least, "-e", most, "-f", "8", "-n", rounds, "-w", "10",
                     "--csv", path] + device + list(options), 30, summary=bandwidth, show=20)
         goals.note_times(check.measured, name, goals.read_times(path))
 
@@ -325,6 +326,9 @@ def benchmarks(check):
     check.step("all_reduce, ranks that compute in between", [check.program("all_reduce_perf"), "-t", "8", "-b", "1M", "-e", "64M",
                                                               "-f", "8", "-n", "20", "--device", "cuda", "--mem", "tutti",
                                                               "--compute", "500"], 30, summary=bandwidth, show=20)
+    with_mps = [sys.executable, os.path.join(HERE, "with_mps")]
+    all_reduce_times(check, "MPS tutti", "--mem", "tutti", before=with_mps)
+    all_reduce_times(check, "MPS malloc", before=with_mps)
     lenet_times(check)
     if check.program("kernels_perf"):
         path = new_file(check, "kernels.csv")
@@ -423,10 +427,11 @@ def torch(check):
         if built.state != "passed":
             return
     environment = {"PYTHONPATH": torch_site(check)}
+    python = ["env", "-u", "CUDA_DEVICE_MAX_CONNECTIONS", sys.executable]  # the package sets it
     program = os.path.join(HERE, "torch_cuda.py")
-    check.step("what is installed", [sys.executable, "-m", "torch_tutti"], 40, environment, show=30)
+    check.step("what is installed", python + ["-m", "torch_tutti"], 40, environment, show=30)
     for name, ranks in (("1 rank", "1"), ("2 ranks", "2")):
-        check.step(name + ": collectives, DDP, FSDP2", [sys.executable, program, "--ranks", ranks], 70, environment, show=30)
+        check.step(name + ": collectives, DDP, FSDP2", python + [program, "--ranks", ranks], 70, environment, show=30)
 
 
 # ----------------------------------------------------------------------------------------------------- sanitizer
@@ -457,7 +462,7 @@ STAGES = {
     "tensors": (tensors, 110, 30, "global tensors"),
     "operators": (operators, 90, 20, "operators on global tensors"),
     "trainer": (trainer, 70, 20, "training"),
-    "benchmarks": (benchmarks, 130, 70, "how fast it is"),
+    "benchmarks": (benchmarks, 170, 70, "how fast it is"),
     "shares": (shares, 60, 20, "where a step's time goes"),
     "torch": (torch, 110, 60, "PyTorch's tensors on the GPU"),
     "failures": (failures, 60, 15, "ranks that die, stop, differ"),

@@ -147,7 +147,7 @@ Place Lanes::take_locked(c10::Device device, bool async, int64_t lane) {
     if (!async) return {current_stream(device), nullptr, 0};
     auto found = lanes_.find(lane);
     if (found == lanes_.end()) {
-        c10::Stream drawn = cuda().getStreamFromGlobalPool(device, /* isHighPriority */ is_of_sends(lane));
+        c10::Stream drawn = cuda().getStreamFromGlobalPool(device);
         found = lanes_.emplace(lane, Lane{drawn, std::make_shared<std::atomic<uint64_t>>(0)}).first;
     }
     const Lane &own = found->second;

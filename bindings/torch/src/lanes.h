@@ -62,8 +62,8 @@ private:
 
 /*
  * A group's GPU, and the streams in which its asynchronous operations run: drawn from PyTorch's pool when first needed.
- * A receive holds its stream until the message has come, so messages have a lane for each peer and direction. Streams of one
- * priority may share a hardware queue, where one that waits stops the others; sends have another priority than receives.
+ * A receive holds its stream until the message has come, so messages have a lane for each peer and direction. Streams
+ * may share a hardware queue, where one that waits stops the others; priorities do not change that.
  */
 class Lanes {
 public:
@@ -73,9 +73,6 @@ public:
     }
     static int peer_of(int64_t lane) {
         return static_cast<int>(lane / 2 - 2);
-    }
-    static bool is_of_sends(int64_t lane) {
-        return lane != collectives && lane % 2 == 0;
     }
     static bool is_of_receives(int64_t lane) {
         return lane % 2 != 0;

@@ -162,10 +162,10 @@ def futures_draw_no_streams(context):
     """There are few hardware queues, so a future whose operation is the last one in its stream takes no other stream."""
     start(context)
     dist.all_reduce(filled(1, 1), async_op=True).wait()
-    tensor, drawn = filled(10, 1), gpu.ops.times_drawn(False)
+    tensor, drawn = filled(10, 1), gpu.ops.times_drawn()
     for _ in range(5):
         dist.all_reduce(tensor, async_op=True).get_future().wait()
-    assert gpu.ops.times_drawn(False) == drawn
+    assert gpu.ops.times_drawn() == drawn
     same(tensor, torch.full((10,), float(context.size**5)), "by futures")
 
 
@@ -221,20 +221,6 @@ def messages(context):
         same(got, torch.full((5,), 5.0), "on the CPU")
 
 
-def priorities(context):
-    """Streams of different priorities share no hardware queue: a receive that waits does not stop the send that it waits for."""
-    start(context)
-    dist.all_reduce(filled(1, 1), async_op=True).wait()
-    peer, got = 1 - context.rank, filled(5, -1)
-    assert (gpu.ops.times_drawn(False), gpu.ops.times_drawn(True)) == (1, 0)
-    receive = dist.irecv(got, peer)
-    assert (gpu.ops.times_drawn(False), gpu.ops.times_drawn(True)) == (2, 0)
-    dist.isend(filled(5, context.rank), peer).wait()
-    assert (gpu.ops.times_drawn(False), gpu.ops.times_drawn(True)) == (2, 1)
-    receive.wait()
-    same(got, torch.full((5,), float(peer)), "by streams of two priorities")
-
-
 def few_queues(context, said, warns):
     """One warning, where a receive is the first to wait for another rank."""
     if said is not None:
@@ -284,9 +270,6 @@ class CudaStreams(unittest.TestCase):
 
     def test_messages(self):
         run(messages)
-
-    def test_sends_have_another_priority_than_receives(self):
-        run(priorities)
 
     def test_too_few_queues_are_warned_of(self):
         for said, warns in ((None, False), ("32", False), ("8", False), ("1", True)):

@@ -44,8 +44,7 @@ using c10::DeviceIndex;
 using c10::Stream;
 
 constexpr int most_gpus = 16;
-/* 0: the default stream; then the pool of normal priority, that of high priority, and one for memory's next owner. */
-constexpr int64_t pool_streams = 32, last_stream = 2 * pool_streams + 1;
+constexpr int64_t pool_streams = 32, last_stream = pool_streams + 1; /* 0: the default stream */
 
 void check(tutti_status status) {
     TORCH_CHECK(status == TUTTI_OK, "stand-in: ", tutti_last_error());
@@ -122,7 +121,7 @@ void enqueue(const Stream &stream, std::function<void()> body) {
     if (!keep(handle(stream), run, forget, own)) put(handle(stream), run_once, own);
 }
 
-std::atomic<int64_t> drawn[2]; /* from the pools of normal and of high priority */
+std::atomic<int64_t> drawn; /* streams from the pool */
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override {
@@ -150,8 +149,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Stream getDefaultStream(Device device) const override {
         return stream_of(device.index(), 0);
     }
-    Stream getStreamFromGlobalPool(Device device, bool high) const override {
-        return stream_of(device.index(), 1 + (high ? pool_streams : 0) + drawn[high]++ % pool_streams);
+    Stream getStreamFromGlobalPool(Device device, bool) const override {
+        return stream_of(device.index(), 1 + drawn++ % pool_streams);
     }
     Stream exchangeStream(Stream stream) const noexcept override {
         Stream before = current(stream.device());
@@ -381,9 +380,9 @@ int64_t times_recorded() {
     return recorded;
 }
 
-/* So many streams were drawn from the pool of that priority. */
-int64_t times_drawn(bool high) {
-    return drawn[high];
+/* The number of streams that were drawn from the pool. */
+int64_t times_drawn() {
+    return drawn;
 }
 
 /* A real graph of the stand-in, captured from the thread's current stream in one of CUDA's modes: 0 global, 1 thread-local,
@@ -454,7 +453,7 @@ TORCH_LIBRARY(standin_gpu, m) {
     m.def("synchronize(int device) -> ()", synchronize);
     m.def("capture(int device, bool captures) -> ()", capture);
     m.def("times_recorded() -> int", times_recorded);
-    m.def("times_drawn(bool high) -> int", times_drawn);
+    m.def("times_drawn() -> int", times_drawn);
     m.def("graph_begin(int device, int mode) -> ()", graph_begin);
     m.def("graph_end(int device) -> int", graph_end);
     m.def("graph_replay(int device, int graph) -> ()", graph_replay);

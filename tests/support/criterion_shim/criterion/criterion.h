@@ -69,6 +69,7 @@ __attribute__((format(printf, 1, 2))) void shim_say(const char *format, ...);
 #define SHIM_NOT_NULL(fatal, pointer, ...) SHIM_CHECK(fatal, (pointer) != NULL, #pointer " != NULL", __VA_ARGS__)
 #define SHIM_COMPARE(fatal, a, op, b, ...) SHIM_CHECK(fatal, (a)op(b), #a " " #op " " #b, __VA_ARGS__)
 #define SHIM_STRINGS(fatal, a, b, ...)     SHIM_CHECK(fatal, strcmp(a, b) == 0, #a " is " #b, __VA_ARGS__)
+#define SHIM_EMPTY(fatal, a, ...)          SHIM_CHECK(fatal, (a)[0] == '\0', #a " is empty", __VA_ARGS__)
 #define SHIM_NEAR(fatal, a, b, epsilon, ...)                                                                           \
     SHIM_CHECK(fatal, fabs((double)(a) - (double)(b)) <= (double)(epsilon), #a " is near " #b, __VA_ARGS__)
 #define SHIM_BYTES(fatal, a, op, b, bytes, ...)                                                                        \
@@ -85,6 +86,8 @@ __attribute__((format(printf, 1, 2))) void shim_say(const char *format, ...);
 #define cr_assert_gt(a, ...)      SHIM_COMPARE(true, a, >, __VA_ARGS__)
 #define cr_assert_geq(a, ...)     SHIM_COMPARE(true, a, >=, __VA_ARGS__)
 #define cr_assert_str_eq(...)     SHIM_STRINGS(true, __VA_ARGS__)
+#define cr_assert_str_empty(...)  SHIM_EMPTY(true, __VA_ARGS__)
+#define cr_assert_fail(...)       SHIM_CHECK(true, false, "this is not reached", __VA_ARGS__)
 #define cr_assert_float_eq(...)   SHIM_NEAR(true, __VA_ARGS__)
 #define cr_assert_arr_eq(a, ...)  SHIM_BYTES(true, a, ==, __VA_ARGS__)
 #define cr_assert_arr_neq(a, ...) SHIM_BYTES(true, a, !=, __VA_ARGS__)
