@@ -1,7 +1,12 @@
 /*
  * Memory of GPUs and pinned memory, and where a pointer points.
  */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "bootstrap/base/common.h"
 #include "kernels/cuda/state.h"
@@ -62,29 +67,6 @@ tutti_status tutti_cuda_free(void *memory) {
     return tutti_cuda_result(result, "cudaFree");
 }
 
-tutti_status tutti_cuda_alloc_pinned(size_t bytes, void **memory_out, void **device_out) {
-    void *memory = NULL;
-    TUTTI_CUDA_BEGIN();
-    tutti_cuda_mode mode = tutti_cuda_relax();
-    cudaError_t result = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-    if (result == cudaSuccess && device_out != NULL) {
-        result = cudaHostGetDevicePointer(device_out, memory, 0);
-        if (result != cudaSuccess) cudaFreeHost(memory);
-    }
-    tutti_cuda_unrelax(mode);
-    TUTTI_TRY(tutti_cuda_result(result, "cudaHostAlloc"));
-    *memory_out = memory;
-    return TUTTI_OK;
-}
-
-tutti_status tutti_cuda_free_pinned(void *memory) {
-    TUTTI_CUDA_BEGIN();
-    tutti_cuda_mode mode = tutti_cuda_relax();
-    cudaError_t result = cudaFreeHost(memory);
-    tutti_cuda_unrelax(mode);
-    return tutti_cuda_result(result, "cudaFreeHost");
-}
-
 tutti_status tutti_cuda_pin(void *memory, size_t bytes, void **device_out) {
     TUTTI_CUDA_BEGIN();
     tutti_cuda_mode mode = tutti_cuda_relax();
@@ -103,6 +85,60 @@ tutti_status tutti_cuda_unpin(void *memory) {
     cudaError_t result = cudaHostUnregister(memory);
     tutti_cuda_unrelax(mode);
     return tutti_cuda_result(result, "cudaHostUnregister");
+}
+
+/* Host memory that was allocated here. Registering memory returns while streams wait for a peer; cudaHostAlloc was not seen to. Shared
+ * pages stay where they are when the process forks. */
+typedef struct host_block {
+    void *memory;
+    size_t bytes;
+    struct host_block *next;
+} host_block;
+
+static struct {
+    pthread_mutex_t lock;
+    host_block *blocks;
+} host_memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+tutti_status tutti_cuda_alloc_pinned(size_t bytes, void **memory_out, void **device_out) {
+    host_block *block = NULL;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = tutti_align_up(tutti_max_size(bytes, 1), page);
+    TUTTI_CUDA_BEGIN();
+    TUTTI_TRY(tutti_cuda_host->calloc(1, sizeof *block, &block));
+    void *memory = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    tutti_status status = memory != MAP_FAILED ? tutti_cuda_pin(memory, rounded, device_out)
+                                               : tutti_cuda_host->fail(TUTTI_ERR_MEMORY,
+                                                                       "no %zu bytes of memory for the GPU to read: %s",
+                                                                       rounded, strerror(errno));
+    if (status != TUTTI_OK) {
+        if (memory != MAP_FAILED) munmap(memory, rounded);
+        free(block);
+        return status;
+    }
+    *block = (host_block){.memory = memory, .bytes = rounded};
+    pthread_mutex_lock(&host_memory.lock);
+    block->next = host_memory.blocks;
+    host_memory.blocks = block;
+    pthread_mutex_unlock(&host_memory.lock);
+    *memory_out = memory;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_cuda_free_pinned(void *memory) {
+    TUTTI_CUDA_BEGIN();
+    if (memory == NULL) return TUTTI_OK;
+    pthread_mutex_lock(&host_memory.lock);
+    host_block **link = &host_memory.blocks;
+    while (*link != NULL && (*link)->memory != memory) link = &(*link)->next;
+    host_block *block = *link;
+    if (block != NULL) *link = block->next;
+    pthread_mutex_unlock(&host_memory.lock);
+    if (block == NULL)
+        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is no pinned memory that was allocated here", memory);
+    tutti_status status = tutti_cuda_unpin(memory);
+    if (status == TUTTI_OK) munmap(memory, block->bytes);
+    free(block);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------ other processes */

@@ -94,6 +94,14 @@ def register_beside_a_wait():
     return calls_beside(prepare)
 
 
+def host_alloc_beside_a_wait():
+    def prepare(scene, _):
+        memory = ctypes.c_void_p()
+        return lambda: scene.driver.call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(1 << 20), 3)
+
+    return calls_beside(prepare)
+
+
 def load_beside_a_wait():
     def prepare(scene, _):
         stream = scene.driver.make_stream()
@@ -290,6 +298,7 @@ QUESTIONS = (
     ("cuMemFree beside a stream that waits for a value", free_beside_a_wait),
     ("cuCtxSynchronize beside a stream that waits", synchronize_beside_a_wait),
     ("cuMemHostRegister beside a stream that waits", register_beside_a_wait),
+    ("cuMemHostAlloc beside a stream that waits", host_alloc_beside_a_wait),
     ("the first launch of a kernel beside a stream that waits", load_beside_a_wait),
     ("cuStreamSynchronize of a stream that waits", wait_beside_a_wait),
     ("cuMemcpyDtoHAsync to pageable memory in a stream that waits", lambda: copies_beside_a_wait(to_host, (256 * KIB, 4 * KIB))),

@@ -27,8 +27,11 @@ _C, _built_for = _extension.load(_build, __name__)
 
 def _ask_for_queues():
     """CUDA gives a process 8 hardware queues unless this variable says otherwise when it starts, and streams that share one run in
-    order. A stream that waits for another rank would stop those that share its queue, so there is to be one for each stream."""
-    if torch.version.cuda is not None and not torch.cuda.is_initialized():
+    order. A stream that waits for another rank would stop those that share its queue, so there is to be one for each stream. The
+    clients of NVIDIA's MPS share one pool of queues, which has no 32 for each: 8 clients that ask for them find no GPU."""
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    under_mps = os.path.exists(os.path.join(pipes, "control"))
+    if torch.version.cuda is not None and not torch.cuda.is_initialized() and not under_mps:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
