@@ -161,8 +161,11 @@ static tutti_status large(ranks_context *context) {
         {.kind = CALL_REDUCE, .type = TUTTI_UINT16, .reduction = TUTTI_PREMUL_SUM, .count = 5000011, .root = 1},
         {.kind = CALL_ALL_TO_ALL, .type = TUTTI_FLOAT32, .count = 2500003, .in_place = CALL_MIXED},
     };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        TUTTI_TRY(cuda_call_run(&rank, &calls[i], context->comm, rank.streams[0], false));
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        call c = calls[i];
+        c.root %= context->nranks;
+        TUTTI_TRY(cuda_call_run(&rank, &c, context->comm, rank.streams[0], false));
+    }
     return cuda_rank_close(&rank, context->comm);
 }
 
@@ -243,7 +246,8 @@ static tutti_status many(ranks_context *context, cuda_rank *rank) {
             TUTTI_TRY(cuda_call_run(rank, &c, comms[i], rank->streams[i % CUDA_STREAMS], i % 3 == 0));
         }
     for (int i = 0; i < COMMS; i++) TUTTI_TRY(tutti_comm_destroy(comms[i]));
-    return TUTTI_OK;
+    /* For with_rank, which looks at the engine of the communicator that was split. */
+    return tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[0]));
 }
 
 static tutti_status many_body(ranks_context *context) {

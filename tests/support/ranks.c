@@ -319,29 +319,31 @@ const char *ranks_run(const ranks_options *options, ranks_body body) {
     return good ? NULL : failure;
 }
 
-/* Is a world of that size among those that TUTTI_TEST_WORLDS asks for? "2,8/2,4": of processes, of threads. */
-static bool is_wanted(ranks_kind kind, int size) {
+/* The part of TUTTI_TEST_WORLDS for that kind, "2,8/2,4": of processes, of threads; NULL: all worlds are wanted. */
+static const char *wanted_list(ranks_kind kind) {
     const char *list = getenv("TUTTI_TEST_WORLDS");
-    if (list == NULL) return true;
-    const char *end = list + strcspn(list, "/");
-    if (kind == RANKS_THREADS) {
-        if (*end == '\0') return true;
-        list = end + 1;
-        end = list + strlen(list);
-    }
-    while (list < end) {
+    if (list == NULL || kind == RANKS_PROCESSES) return list;
+    const char *threads = strchr(list, '/');
+    return threads != NULL ? threads + 1 : NULL;
+}
+
+static bool is_wanted(const char *list, int size) {
+    while (*list != '\0' && *list != '/') {
         if (atoi(list) == size) return true;
         list += strcspn(list, ",/");
-        if (list < end) list++;
+        if (*list == ',') list++;
     }
     return false;
 }
 
-/* Where none of a test's worlds is wanted its smallest is, so that no test passes without a run. */
-static bool is_any_wanted(ranks_kind kind, const int *sizes) {
-    for (; *sizes > 0; sizes++)
-        if (is_wanted(kind, *sizes)) return true;
-    return false;
+/* Where none of a test's worlds is wanted its first one is, so that no test passes without a run; but with "0" none of that kind. */
+static bool is_to_run(const int *sizes, const int *size, ranks_kind kind) {
+    const char *list = wanted_list(kind);
+    bool any = false;
+    if (list == NULL) return true;
+    if (is_wanted(list, 0)) return false;
+    for (const int *other = sizes; *other > 0; other++) any = any || is_wanted(list, *other);
+    return any ? is_wanted(list, *size) : size == sizes;
 }
 
 const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body) {
@@ -349,7 +351,7 @@ const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ran
     for (int kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++) {
         for (const int *size = sizes; *size > 0; size++) {
             ranks_options world = options != NULL ? *options : (ranks_options){0};
-            if (is_any_wanted((ranks_kind)kind, sizes) ? !is_wanted((ranks_kind)kind, *size) : size != sizes) continue;
+            if (!is_to_run(sizes, size, (ranks_kind)kind)) continue;
             world.kind = (ranks_kind)kind;
             world.nranks = *size;
             const char *failed = ranks_run(&world, body);

@@ -41,7 +41,8 @@ const char *ranks_run(const ranks_options *options, ranks_body body);
 
 /* The same in worlds of several sizes (ended by 0), as processes and then as threads; kind and nranks of `options` are
  * ignored, options may be NULL. The text also names the world. TUTTI_TEST_WORLDS="2,8/2,4" leaves of them those with 2 and 8
- * processes, and with 2 and 4 threads; where that leaves none, the first one runs. */
+ * processes, and with 2 and 4 threads; where that leaves none, the first one runs; "2/0": and no
+ * threads. */
 const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body);
 
 /* Sets what options.environment names in this process, too, for ranks that are its threads. Processes come first in a
