@@ -259,12 +259,10 @@ static tutti_status take_blobs(ofrecord_source *source, const tutti_ofrecord_blo
 }
 
 static tutti_status take_options(ofrecord_source *source, const char *folder, const tutti_ofrecord_options *given) {
-    const tutti_ofrecord_options options = given != NULL ? *given : TUTTI_OFRECORD_OPTIONS(.truncate = 0);
-    if (options.struct_bytes != sizeof options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tutti_ofrecord_open: options.struct_bytes is %zu, not %zu: fill options with "
-                          "TUTTI_OFRECORD_OPTIONS(...)",
-                          options.struct_bytes, sizeof options);
+    tutti_ofrecord_options options = TUTTI_OFRECORD_OPTIONS(.truncate = 0);
+    if (given != NULL)
+        TUTTI_TRY(tutti_struct_take("tutti_ofrecord_open: options", "TUTTI_OFRECORD_OPTIONS(...)", given, &options,
+                                    sizeof options));
     source->nparts = options.data_part_num != 0 ? options.data_part_num : 1;
     source->digits = options.part_name_suffix_length;
     if (source->nparts < 1 || source->nparts > MOST_PARTS || source->digits < -1 || source->digits > MOST_SUFFIX ||

@@ -71,13 +71,11 @@ static tutti_status read_list(tutti_data_maker *maker, const tutti_data_op *ops,
 /* ----------------------------------------------------------------------------------------------- create */
 
 static tutti_status take_options(tutti_data *data, const tutti_data_options *given) {
-    const tutti_data_options options = given != NULL ? *given : TUTTI_DATA_OPTIONS(.seed = 0);
+    tutti_data_options options = TUTTI_DATA_OPTIONS(.seed = 0);
     tutti_data_maker *maker = &data->maker;
-    if (options.struct_bytes != sizeof options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tutti_data_create: options.struct_bytes is %zu, not %zu: fill options with "
-                          "TUTTI_DATA_OPTIONS(...)",
-                          options.struct_bytes, sizeof options);
+    if (given != NULL)
+        TUTTI_TRY(tutti_struct_take("tutti_data_create: options", "TUTTI_DATA_OPTIONS(...)", given, &options,
+                                    sizeof options));
     maker->share.nshards = options.num_shards;
     maker->share.shard = options.shard_id;
     if (options.num_shards == 0) {

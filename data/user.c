@@ -93,14 +93,12 @@ static const tutti_data_source_row as_stream = {.check = check_user,
                                                 .end = end_user,
                                                 .close = close_user};
 
-tutti_status tutti_data_open_user(const tutti_data_user *user, tutti_data_source **source_out) {
+tutti_status tutti_data_open_user(const tutti_data_user *given, tutti_data_source **source_out) {
     user_source *source;
-    if (user == NULL || source_out == NULL || user->struct_bytes != sizeof *user)
-        return tutti_fail(
-            TUTTI_ERR_ARGUMENT,
-            "tutti_data_open_user: user and source must not be NULL, and user->struct_bytes be %zu: fill it "
-            "with TUTTI_DATA_USER(...)",
-            sizeof *user);
+    tutti_data_user taken, *user = &taken;
+    if (given == NULL || source_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_data_open_user: user and source_out must not be NULL");
+    TUTTI_TRY(tutti_struct_take("tutti_data_open_user: user", "TUTTI_DATA_USER(...)", given, &taken, sizeof taken));
     bool numbered = user->read != NULL;
     if (numbered ? user->count < 1 || user->next != NULL
                  : user->begin == NULL || user->next == NULL || user->count != 0)

@@ -16,12 +16,10 @@
 /* --------------------------------------------------------------------------------------------- create */
 
 static tutti_status take_options(tutti_ddp *ddp, const tutti_ddp_options *options) {
-    ddp->options = options ? *options : TUTTI_DDP_OPTIONS(.bucket_bytes = 0);
-    if (ddp->options.struct_bytes != sizeof(tutti_ddp_options))
-        return tutti_fail(
-            TUTTI_ERR_ARGUMENT,
-            "tutti_ddp_create: options.struct_bytes is %zu, not %zu: fill options with TUTTI_DDP_OPTIONS(...)",
-            ddp->options.struct_bytes, sizeof(tutti_ddp_options));
+    ddp->options = TUTTI_DDP_OPTIONS(.bucket_bytes = 0);
+    if (options != NULL)
+        TUTTI_TRY(tutti_struct_take("tutti_ddp_create: options", "TUTTI_DDP_OPTIONS(...)", options, &ddp->options,
+                                    sizeof ddp->options));
     ddp->reduction = ddp->options.sums ? TUTTI_SUM : TUTTI_AVG;
     if (ddp->options.bucket_bytes == 0) ddp->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
     if (ddp->options.first_bucket_bytes == 0) ddp->options.first_bucket_bytes = DEFAULT_FIRST_BUCKET_BYTES;

@@ -79,6 +79,15 @@ struct tutti_ops_call {
     void *stream;                                /* in which they are enqueued; the host's do not look at it */
 };
 
+/* At the beginning of each operator that has a parameter `options`: options of another version's size are copied. */
+#define TUTTI_TAKE_OP_OPTIONS(name)                                                                                    \
+    tutti_op_options taken_options;                                                                                    \
+    if (options != NULL && options->struct_bytes != sizeof *options) {                                                 \
+        TUTTI_TRY(tutti_struct_take(name ": options", "TUTTI_OP_OPTIONS(...)", options, &taken_options,                \
+                                    sizeof taken_options));                                                            \
+        options = &taken_options;                                                                                      \
+    }
+
 /* A call with what the row says; then the caller sets params, options and so on. */
 #define TUTTI_OPS_CALL(row_, ...) ((tutti_ops_call){.row = (row_), __VA_ARGS__})
 

@@ -112,16 +112,19 @@ static tutti_status pass_backward(const tutti_tensor *of, const tutti_tensor *dy
 
 tutti_status tutti_op_add(const tutti_tensor *a, const tutti_tensor *b, const tutti_op_options *options,
                           tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("add");
     return tutti_ops_two(&tutti_ops_row_add, a, b, options, y_out);
 }
 
 tutti_status tutti_op_sub(const tutti_tensor *a, const tutti_tensor *b, const tutti_op_options *options,
                           tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("sub");
     return tutti_ops_two(&tutti_ops_row_sub, a, b, options, y_out);
 }
 
 tutti_status tutti_op_mul(const tutti_tensor *a, const tutti_tensor *b, const tutti_op_options *options,
                           tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("mul");
     return tutti_ops_two(&tutti_ops_row_mul, a, b, options, y_out);
 }
 
@@ -280,6 +283,7 @@ static tutti_status one_backward(const tutti_ops_row *row, const void *params, c
 
 tutti_status tutti_op_scale(const tutti_tensor *x, double factor, const tutti_op_options *options,
                             tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("scale");
     return one(&tutti_ops_row_scale, &factor, x, options, y_out);
 }
 
@@ -290,19 +294,23 @@ tutti_status tutti_op_scale_backward(const tutti_tensor *x, double factor, const
 
 tutti_status tutti_op_add_number(const tutti_tensor *x, double number, const tutti_op_options *options,
                                  tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("add_number");
     return one(&tutti_ops_row_add_number, &number, x, options, y_out);
 }
 
 tutti_status tutti_op_relu(const tutti_tensor *x, const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("relu");
     return one(&tutti_ops_row_relu, NULL, x, options, y_out);
 }
 
 tutti_status tutti_op_gelu(const tutti_tensor *x, tutti_gelu kind, const tutti_op_options *options,
                            tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("gelu");
     return one(&tutti_ops_row_gelu, &kind, x, options, y_out);
 }
 
 tutti_status tutti_op_exp(const tutti_tensor *x, const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("exp");
     return one(&tutti_ops_row_exp, NULL, x, options, y_out);
 }
 
@@ -331,6 +339,7 @@ tutti_status tutti_op_exp_backward(const tutti_tensor *x, const tutti_tensor *y,
 
 tutti_status tutti_op_cast(const tutti_tensor *x, tutti_type type, const tutti_op_options *options,
                            tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("cast");
     return one(&tutti_ops_row_cast, &type, x, options, y_out);
 }
 
@@ -341,6 +350,7 @@ tutti_status tutti_op_cast_backward(const tutti_tensor *x, const tutti_tensor *d
 
 tutti_status tutti_op_dropout(const tutti_tensor *x, const tutti_dropout_options *dropout,
                               const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("dropout");
     return one(&tutti_ops_row_dropout, dropout, x, options, y_out);
 }
 

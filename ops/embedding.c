@@ -65,6 +65,7 @@ const tutti_ops_row tutti_ops_row_embedding_backward = {.name = "embedding_backw
 
 tutti_status tutti_op_embedding(const tutti_tensor *indices, const tutti_tensor *table, const tutti_op_options *options,
                                 tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("embedding");
     tutti_ops_call call =
         TUTTI_OPS_CALL(&tutti_ops_row_embedding, .ninputs = 2, .inputs = {indices, table}, .options = options);
     return tutti_ops_run(&call, y_out);

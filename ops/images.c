@@ -185,6 +185,7 @@ static tutti_status check_windows(const char *name, const tutti_windows *windows
 
 tutti_status tutti_op_conv2d(const tutti_tensor *x, const tutti_tensor *weight, const tutti_tensor *bias,
                              const tutti_windows *windows, const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("conv2d");
     TUTTI_TRY(check_windows("conv2d", windows));
     const tutti_ops_windows params = {.user = *windows};
     tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_conv2d, .params = &params, .ninputs = bias != NULL ? 3 : 2,
@@ -325,11 +326,13 @@ static tutti_status pool(const tutti_ops_row *row, const tutti_tensor *x, const 
 
 tutti_status tutti_op_max_pool2d(const tutti_tensor *x, const tutti_windows *windows, const tutti_op_options *options,
                                  tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("max_pool2d");
     return pool(&tutti_ops_row_max_pool2d, x, windows, options, y_out);
 }
 
 tutti_status tutti_op_avg_pool2d(const tutti_tensor *x, const tutti_windows *windows, const tutti_op_options *options,
                                  tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("avg_pool2d");
     return pool(&tutti_ops_row_avg_pool2d, x, windows, options, y_out);
 }
 

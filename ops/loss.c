@@ -68,6 +68,7 @@ const tutti_ops_row tutti_ops_row_softmax_backward = {.name = "softmax_backward"
                                                       .run = run_softmax_backward};
 
 tutti_status tutti_op_softmax(const tutti_tensor *x, const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("softmax");
     tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_softmax, .ninputs = 1, .inputs = {x}, .options = options);
     return tutti_ops_run(&call, y_out);
 }
@@ -214,6 +215,7 @@ static tutti_status check(const char *name, const tutti_tensor *logits) {
 
 tutti_status tutti_op_softmax_cross_entropy(const tutti_tensor *logits, const tutti_tensor *labels,
                                             const tutti_op_options *options, tutti_tensor **losses_out) {
+    TUTTI_TAKE_OP_OPTIONS("softmax_cross_entropy");
     TUTTI_TRY(check("softmax_cross_entropy", logits));
     const tutti_layout *layout = tutti_tensor_layout(logits);
     const tutti_ops_classes classes = {.count = layout->shape[layout->ndims - 1]};

@@ -106,6 +106,7 @@ const tutti_ops_row tutti_ops_row_matmul = {
 
 tutti_status tutti_op_matmul(const tutti_tensor *a, const tutti_tensor *b, const tutti_matmul *how,
                              const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("matmul");
     tutti_ops_call call =
         TUTTI_OPS_CALL(&tutti_ops_row_matmul, .params = how, .ninputs = 2, .inputs = {a, b}, .options = options);
     return tutti_ops_run(&call, y_out);
@@ -230,6 +231,7 @@ const tutti_ops_row tutti_ops_row_dense_dweight = {.name = "dense_dweight",
 
 tutti_status tutti_op_dense(const tutti_tensor *x, const tutti_tensor *weight, const tutti_tensor *bias,
                             const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("dense");
     tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_dense, .ninputs = bias != NULL ? 3 : 2,
                                          .inputs = {x, weight, bias}, .options = options);
     return tutti_ops_run(&call, y_out);

@@ -98,6 +98,7 @@ const tutti_ops_row tutti_ops_row_transpose = {.name = "transpose",
 
 tutti_status tutti_op_transpose(const tutti_tensor *x, const int *order, const tutti_op_options *options,
                                 tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("transpose");
     tutti_ops_call call =
         TUTTI_OPS_CALL(&tutti_ops_row_transpose, .params = order, .ninputs = 1, .inputs = {x}, .options = options);
     return tutti_ops_run(&call, y_out);
@@ -191,6 +192,7 @@ const tutti_ops_row tutti_ops_row_slice_backward = {.name = "slice_backward",
 
 tutti_status tutti_op_slice(const tutti_tensor *x, const int64_t *first, const int64_t *end,
                             const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("slice");
     const tutti_ops_slice_of slice = {.first = first, .end = end};
     tutti_ops_call call =
         TUTTI_OPS_CALL(&tutti_ops_row_slice, .params = &slice, .ninputs = 1, .inputs = {x}, .options = options);
@@ -250,6 +252,7 @@ static tutti_status check_count(const char *name, const tutti_tensor *const *xs,
 
 tutti_status tutti_op_concat(const tutti_tensor *const *xs, int count, int dim, const tutti_op_options *options,
                              tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("concat");
     TUTTI_TRY(check_count("concat", xs, count));
     tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_concat, .params = &dim, .ninputs = count, .options = options);
     memcpy(call.inputs, xs, (size_t)count * sizeof *xs);

@@ -176,6 +176,7 @@ static tutti_status check_parameters(const tutti_tensor *x, const tutti_tensor *
 tutti_status tutti_op_batch_norm(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
                                  double epsilon, const tutti_op_options *options, tutti_tensor **y_out,
                                  tutti_tensor **statistics_out) {
+    TUTTI_TAKE_OP_OPTIONS("batch_norm");
     tutti_tensor *statistics = NULL, *y = NULL;
     TUTTI_TRY(tutti_ops_check_given("batch_norm", (const tutti_tensor *const[]){x, gamma, beta}, 3));
     if (y_out == NULL || statistics_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "batch_norm: NULL argument");

@@ -81,9 +81,6 @@ tutti_status tutti_ops_check_inputs(const tutti_ops_call *call) {
         if (other->type != first->type && !call->row->mixes_types)
             return tutti_ops_fail(call, "the types differ; tutti_op_cast changes one");
     }
-    if (call->options != NULL && call->options->struct_bytes != sizeof *call->options)
-        return tutti_ops_fail(call, "struct_bytes of the options is %zu, not %zu; use TUTTI_OP_OPTIONS(...)",
-                              call->options->struct_bytes, sizeof *call->options);
     if (call->options != NULL && call->options->options != NULL && call->options->options->work != NULL)
         return tutti_ops_fail(call, "operators have no works: options.work must be NULL");
     const tutti_operators *kernels;

@@ -122,6 +122,7 @@ static const tutti_ops_row *row_of(tutti_reduction reduction) {
 
 tutti_status tutti_op_reduce(const tutti_tensor *x, tutti_reduction reduction, unsigned dims, bool keep,
                              const tutti_op_options *options, tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("reduce");
     const tutti_ops_reduction params = {.dims = dims, .keep = keep};
     const tutti_ops_row *row = row_of(reduction);
     if (row == NULL)

@@ -157,6 +157,7 @@ static tutti_status read_shape(const tutti_layout *x, int ndims, const int64_t *
 
 tutti_status tutti_op_reshape(const tutti_tensor *x, int ndims, const int64_t *shape, const tutti_op_options *options,
                               tutti_tensor **y_out) {
+    TUTTI_TAKE_OP_OPTIONS("reshape");
     static const tutti_ops_row row = {.name = "reshape"}; /* for checks only: it has no rule */
     TUTTI_TRY(tutti_ops_check_inputs(&TUTTI_OPS_CALL(&row, .ninputs = 1, .inputs = {x}, .options = options)));
     if (y_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "reshape: NULL argument");

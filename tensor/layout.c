@@ -34,10 +34,6 @@ static const char *sbp_text(const tutti_layout *layout, char text[128]) {
 }
 
 static tutti_status check_head(const tutti_layout *layout) {
-    if (layout == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "layout: NULL argument");
-    if (layout->struct_bytes != sizeof *layout)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "layout: struct_bytes is %zu, not %zu; use TUTTI_LAYOUT(...)",
-                          layout->struct_bytes, sizeof *layout);
     if (layout->placement == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tensor '%.60s': its layout has no placement", name_of(layout));
     if (tutti_type_bytes(layout->type) == 0)
@@ -163,8 +159,12 @@ static uint64_t hash_of(const tutti_kept_layout *kept) {
     return hash;
 }
 
-tutti_status tutti_layout_keep(const tutti_layout *layout, tutti_kept_layout **kept_out) {
+tutti_status tutti_layout_keep(const tutti_layout *given, tutti_kept_layout **kept_out) {
     tutti_kept_layout *kept;
+    tutti_layout taken;
+    const tutti_layout *layout = &taken;
+    if (given == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "layout: NULL argument");
+    TUTTI_TRY(tutti_struct_take("layout", "TUTTI_LAYOUT(...)", given, &taken, sizeof taken));
     TUTTI_TRY(check_head(layout));
     TUTTI_TRY(tutti_calloc(1, sizeof *kept, &kept));
     kept->references = 1;

@@ -196,8 +196,11 @@ tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *co
     return status;
 }
 
+/* The layouts of a list are as far apart as the program's header says, which may be another version's. */
 static tutti_status keep_all(const tutti_layout *layouts, size_t count, tutti_kept_layout **kept) {
-    for (size_t i = 0; i < count; i++) TUTTI_TRY(tutti_layout_keep(&layouts[i], &kept[i]));
+    const char *next = (const char *)layouts;
+    for (size_t i = 0; i < count; i++, next += layouts->struct_bytes)
+        TUTTI_TRY(tutti_layout_keep((const tutti_layout *)(const void *)next, &kept[i]));
     return TUTTI_OK;
 }
 

@@ -215,11 +215,11 @@ static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_la
     return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is %s; the plan is for %s", side, pair, is, should);
 }
 
-static tutti_status check_options(const tutti_options *options) {
-    if (options != NULL && options->struct_bytes != sizeof *options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "redistribution: options.struct_bytes is %zu, not %zu; use TUTTI_OPTIONS(...)",
-                          options->struct_bytes, sizeof *options);
+/* Options of another version's size are copied. */
+static tutti_status take_options(const tutti_options **options, tutti_options *taken) {
+    if (*options == NULL || (*options)->struct_bytes == sizeof **options) return TUTTI_OK;
+    TUTTI_TRY(tutti_struct_take("redistribution: options", "TUTTI_OPTIONS(...)", *options, taken, sizeof *taken));
+    *options = taken;
     return TUTTI_OK;
 }
 
@@ -227,9 +227,10 @@ tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, t
                             const tutti_options *options) {
     enum { FEW = 8 };
     void *few[2 * FEW], **shards = few;
+    tutti_options taken;
     if (plan == NULL || srcs == NULL || dsts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: NULL argument");
-    TUTTI_TRY(check_options(options));
+    TUTTI_TRY(take_options(&options, &taken));
     for (size_t i = 0; i < plan->npairs; i++) {
         tutti_route *route = &plan->routes[i];
         TUTTI_TRY(check_layout(srcs[i], route->src, &route->known[0], "source", i));
@@ -247,8 +248,9 @@ tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, t
 
 tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst, const tutti_options *options) {
     tutti_plan *plan;
+    tutti_options taken;
     if (src == NULL || dst == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_redistribute: NULL argument");
-    TUTTI_TRY(check_options(options));
+    TUTTI_TRY(take_options(&options, &taken));
     TUTTI_TRY(tutti_plan_find(src->layout, dst->layout, &plan));
     return tutti_plan_carry_out(plan, &src->data, &dst->data, options);
 }

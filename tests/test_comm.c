@@ -251,7 +251,7 @@ static tutti_status create_wrong(ranks_context *context) {
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_create(0, 1, store, "wrong", NULL, NULL));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_create(0, 2, NULL, "wrong", NULL, &comm));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_create(0, 2, store, NULL, NULL, &comm));
-    const tutti_comm_options foreign = {.struct_bytes = 8};
+    const tutti_comm_options foreign = {.struct_bytes = 7};
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_create(0, 1, NULL, NULL, &foreign, &comm));
     tutti_store unsized = *store;
     unsized.struct_bytes = 0;

@@ -84,6 +84,28 @@ tutti_status tutti_fail(tutti_status status, const char *format, ...) {
     return status;
 }
 
+tutti_status tutti_struct_take(const char *name, const char *macro, const void *given, void *own, size_t own_bytes) {
+    enum { MOST_BYTES = 4096 }; /* no struct is larger: what is there may be no struct at all */
+    size_t bytes;
+    memcpy(&bytes, given, sizeof bytes);
+    if (bytes < sizeof bytes || bytes > MOST_BYTES)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "%s: struct_bytes is %zu, which is not the size of a struct of any version (this library's has "
+            "%zu bytes); fill the struct with %s",
+            name, bytes, own_bytes, macro);
+    for (size_t i = own_bytes; i < bytes; i++)
+        if (((const unsigned char *)given)[i] != 0)
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "%s: struct_bytes is %zu, and a member behind the %zu bytes that this library knows is "
+                              "set; the program was built with a newer header: use a library of its version",
+                              name, bytes, own_bytes);
+    memset(own, 0, own_bytes);
+    memcpy(own, given, bytes < own_bytes ? bytes : own_bytes);
+    memcpy(own, &own_bytes, sizeof own_bytes);
+    return TUTTI_OK;
+}
+
 tutti_status tutti_fail_errno(int error, const char *format, ...) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     va_list arguments;

@@ -107,11 +107,6 @@ tutti_status tutti_arguments_check_lists(const tutti_op *op, int nranks, int ran
 
 tutti_status tutti_options_check(const tutti_options *options, const char *name) {
     if (options == NULL) return TUTTI_OK;
-    if (options->struct_bytes != sizeof *options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "%s: options.struct_bytes is %zu, this library's tutti_options has %zu: use "
-                          "TUTTI_OPTIONS(...), and a library of the header's version",
-                          name, options->struct_bytes, sizeof *options);
     if ((unsigned)options->memory > TUTTI_MEMORY_CUDA || options->timeout_ms < 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: options.memory %d or options.timeout_ms %lld is invalid", name,
                           (int)options->memory, (long long)options->timeout_ms);

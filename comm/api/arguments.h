@@ -16,6 +16,15 @@ tutti_status tutti_arguments_check_lists(const tutti_op *op, int nranks, int ran
 /* options may be NULL; `name` is the name of the call. */
 tutti_status tutti_options_check(const tutti_options *options, const char *name);
 
+/* At the beginning of each call that has a parameter `options`: options of another version's size are copied. */
+#define TUTTI_TAKE_OPTIONS(name)                                                                                       \
+    tutti_options taken_options;                                                                                       \
+    if (TUTTI_UNLIKELY(options != NULL && options->struct_bytes != sizeof *options)) {                                 \
+        TUTTI_TRY(                                                                                                     \
+            tutti_struct_take(name ": options", "TUTTI_OPTIONS(...)", options, &taken_options, sizeof taken_options)); \
+        options = &taken_options;                                                                                      \
+    }
+
 bool tutti_type_is_float(tutti_type type);
 
 #endif

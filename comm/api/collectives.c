@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/hash.h"
+#include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
 #include "kernels/reduce.h"
@@ -72,6 +72,7 @@ static tutti_status check_reduction(tutti_op *op, const tutti_options *options) 
 
 tutti_status tutti_all_reduce(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
                               tutti_reduction reduction, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("all_reduce");
     tutti_op op = {
         .kind = TUTTI_KIND_ALL_REDUCE, .type = type, .reduction = reduction, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
@@ -83,6 +84,7 @@ tutti_status tutti_all_reduce(tutti_comm *comm, const void *src, void *dst, size
 
 tutti_status tutti_reduce(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
                           tutti_reduction reduction, int root, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("reduce");
     tutti_op op = {.kind = TUTTI_KIND_REDUCE,
                    .type = type,
                    .reduction = reduction,
@@ -99,6 +101,7 @@ tutti_status tutti_reduce(tutti_comm *comm, const void *src, void *dst, size_t c
 
 tutti_status tutti_broadcast(tutti_comm *comm, void *buffer, size_t count, tutti_type type, int root,
                              const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("broadcast");
     tutti_op op = {
         .kind = TUTTI_KIND_BROADCAST, .type = type, .root = root, .src = buffer, .dst = buffer, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
@@ -109,6 +112,7 @@ tutti_status tutti_broadcast(tutti_comm *comm, void *buffer, size_t count, tutti
 
 tutti_status tutti_all_gather(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
                               const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("all_gather");
     tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER, .type = type, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     TUTTI_TRY(tutti_arguments_check(&op, src, count, dst, count * (size_t)comm->nranks, count * (size_t)comm->rank));
@@ -118,6 +122,7 @@ tutti_status tutti_all_gather(tutti_comm *comm, const void *src, void *dst, size
 
 tutti_status tutti_reduce_scatter(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
                                   tutti_reduction reduction, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("reduce_scatter");
     tutti_op op = {.kind = TUTTI_KIND_REDUCE_SCATTER,
                    .type = type,
                    .reduction = reduction,
@@ -133,6 +138,7 @@ tutti_status tutti_reduce_scatter(tutti_comm *comm, const void *src, void *dst, 
 
 tutti_status tutti_all_to_all(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
                               const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("all_to_all");
     tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL, .type = type, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     size_t all = count * (size_t)comm->nranks;
@@ -143,6 +149,7 @@ tutti_status tutti_all_to_all(tutti_comm *comm, const void *src, void *dst, size
 
 tutti_status tutti_gather(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type, int root,
                           const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("gather");
     tutti_op op = {.kind = TUTTI_KIND_GATHER, .type = type, .root = root, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     bool is_root = comm->rank == root;
@@ -154,6 +161,7 @@ tutti_status tutti_gather(tutti_comm *comm, const void *src, void *dst, size_t c
 
 tutti_status tutti_scatter(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type, int root,
                            const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("scatter");
     tutti_op op = {.kind = TUTTI_KIND_SCATTER, .type = type, .root = root, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     bool is_root = comm->rank == root;
@@ -164,6 +172,7 @@ tutti_status tutti_scatter(tutti_comm *comm, const void *src, void *dst, size_t 
 }
 
 tutti_status tutti_barrier(tutti_comm *comm, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("barrier");
     tutti_op op = {.kind = TUTTI_KIND_BARRIER};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     sign(&op, 0);
@@ -174,6 +183,7 @@ tutti_status tutti_barrier(tutti_comm *comm, const tutti_options *options) {
 
 tutti_status tutti_all_gather_v(tutti_comm *comm, const void *src, size_t src_count, void *const *dsts,
                                 const size_t *counts, tutti_type type, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("all_gather_v");
     tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER_V,
                    .type = type,
                    .src = src,
@@ -194,6 +204,7 @@ tutti_status tutti_all_gather_v(tutti_comm *comm, const void *src, size_t src_co
 
 tutti_status tutti_reduce_scatter_v(tutti_comm *comm, const void *const *srcs, void *dst, const size_t *counts,
                                     tutti_type type, tutti_reduction reduction, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("reduce_scatter_v");
     tutti_op op = {.kind = TUTTI_KIND_REDUCE_SCATTER_V,
                    .type = type,
                    .reduction = reduction,
@@ -213,6 +224,7 @@ tutti_status tutti_reduce_scatter_v(tutti_comm *comm, const void *const *srcs, v
 
 tutti_status tutti_all_to_all_v(tutti_comm *comm, const void *const *srcs, const size_t *src_counts, void *const *dsts,
                                 const size_t *dst_counts, tutti_type type, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("all_to_all_v");
     tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL_V,
                    .type = type,
                    .srcs = srcs,
@@ -232,6 +244,7 @@ tutti_status tutti_all_to_all_v(tutti_comm *comm, const void *const *srcs, const
 
 tutti_status tutti_gather_v(tutti_comm *comm, const void *src, size_t src_count, void *const *dsts,
                             const size_t *counts, tutti_type type, int root, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("gather_v");
     tutti_op op = {.kind = TUTTI_KIND_GATHER_V, .type = type, .root = root, .src = src, .count = src_count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (comm->rank == root) {
@@ -251,6 +264,7 @@ tutti_status tutti_gather_v(tutti_comm *comm, const void *src, size_t src_count,
 
 tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const size_t *counts, void *dst,
                              size_t dst_count, tutti_type type, int root, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("scatter_v");
     tutti_op op = {.kind = TUTTI_KIND_SCATTER_V, .type = type, .root = root, .dst = dst, .count = dst_count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (comm->rank == root) {
@@ -293,6 +307,7 @@ static tutti_status check_message(const tutti_comm *comm, const char *name, cons
 
 tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_type type, int peer, int64_t tag,
                         const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("send");
     size_t item_bytes = tutti_type_bytes(type);
     tutti_message message = {.sends = true,
                              .src = src,
@@ -307,6 +322,7 @@ tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_t
 
 tutti_status tutti_recv(tutti_comm *comm, void *dst, size_t count, tutti_type type, int peer, int64_t tag,
                         const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("recv");
     size_t item_bytes = tutti_type_bytes(type);
     tutti_message message = {.dst = dst,
                              .peer = peer,

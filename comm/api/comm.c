@@ -73,11 +73,11 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     tutti_comm *comm;
     void *page = NULL;
     tutti_fork_watch();
-    if (options != NULL && options->struct_bytes != sizeof *options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "communicator options: struct_bytes is %zu, this library's tutti_comm_options has %zu: use "
-                          "TUTTI_COMM_OPTIONS(...), and a library of the header's version",
-                          options->struct_bytes, sizeof *options);
+    tutti_comm_options taken;
+    if (options != NULL) {
+        TUTTI_TRY(tutti_struct_take("communicator options", "TUTTI_COMM_OPTIONS(...)", options, &taken, sizeof taken));
+        options = &taken;
+    }
     if (options != NULL && (options->timeout_ms < 0 || options->connect_timeout_ms < 0))
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
@@ -191,13 +191,17 @@ tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, c
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "tutti_comm_create: rank %d is out of range for a communicator of %d ranks", rank, nranks);
-    if (nranks > 1 &&
-        (store == NULL || store->struct_bytes != sizeof *store || store->set == NULL || store->get == NULL ||
-         store->add == NULL || store->check == NULL || prefix == NULL || strlen(prefix) > 256))
-        return tutti_fail(
-            TUTTI_ERR_ARGUMENT,
-            "tutti_comm_create: more than one rank needs a store (struct_bytes, set, get, add, check) and "
-            "a prefix of at most 256 characters");
+    tutti_store taken;
+    if (store != NULL) {
+        TUTTI_TRY(tutti_struct_take("tutti_comm_create: store", "TUTTI_INITIALIZED(tutti_store, ...)", store, &taken,
+                                    sizeof taken));
+        store = &taken;
+    }
+    if (nranks > 1 && (store == NULL || store->set == NULL || store->get == NULL || store->add == NULL ||
+                       store->check == NULL || prefix == NULL || strlen(prefix) > 256))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_create: more than one rank needs a store (set, get, add, check) and "
+                          "a prefix of at most 256 characters");
     tutti_timing_begin();
     return create(rank, nranks, store, prefix, options, "comm", comm_out);
 }

@@ -9,10 +9,11 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/p2p/channel.h"
-#include "comm/gpu/stream.h"
+#include "comm/api/arguments.h"
 #include "comm/api/submit.h"
 #include "comm/base/queue.h"
+#include "comm/gpu/stream.h"
+#include "comm/p2p/channel.h"
 
 typedef struct group {
     tutti_comm *comm; /* NULL: no group is open on this thread */
@@ -143,6 +144,7 @@ tutti_status tutti_group_cancel(tutti_comm *comm) {
 }
 
 tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("tutti_group_end");
     group *g = &open_group;
     if (comm == NULL || g->comm != comm)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_end: this thread has no group open on that communicator");

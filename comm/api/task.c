@@ -10,10 +10,10 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
-#include "comm/net/link.h"
-#include "comm/p2p/p2p.h"
 #include "comm/api/submit.h"
 #include "comm/base/queue.h"
+#include "comm/net/link.h"
+#include "comm/p2p/p2p.h"
 
 /* If tutti_comm_abort broke the communicator meanwhile, it found the queue taken, and left the links to other hosts
  * to the queue's holder. */
@@ -51,6 +51,7 @@ static tutti_status check(tutti_comm *comm, const tutti_options *options) {
 
 tutti_status tutti_submit(tutti_comm *comm, tutti_status (*function)(void *context), void (*release)(void *context),
                           void *context, const tutti_options *options) {
+    TUTTI_TAKE_OPTIONS("tutti_submit");
     tutti_work *work;
     if (comm == NULL || function == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_submit: NULL argument");
     TUTTI_TRY(check(comm, options));

@@ -102,12 +102,11 @@ static tutti_status check_layer(const tutti_layer *layers, int index) {
 }
 
 static tutti_status take_model(const tutti_train_model *given, tutti_train_model *model) {
-    *model = given != NULL ? *given : TUTTI_TRAIN_MODEL(.name = NULL);
-    if (model->struct_bytes != sizeof *model || model->layer_bytes != sizeof(tutti_layer))
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "model: struct_bytes is %zu, not %zu, or layer_bytes %zu, not %zu: fill it with "
-                          "TUTTI_TRAIN_MODEL(...)",
-                          model->struct_bytes, sizeof *model, model->layer_bytes, sizeof(tutti_layer));
+    *model = TUTTI_TRAIN_MODEL(.name = NULL);
+    if (given != NULL) TUTTI_TRY(tutti_struct_take("model", "TUTTI_TRAIN_MODEL(...)", given, model, sizeof *model));
+    if (model->layer_bytes != sizeof(tutti_layer))
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "model: layer_bytes is %zu, not %zu: fill it with TUTTI_TRAIN_MODEL(...)",
+                          model->layer_bytes, sizeof(tutti_layer));
     if (!(model->dropout < 1) || model->classes < 0 || model->hidden < 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "model: dropout is %g, classes %d, hidden %d; expected a rate below 1, and at least 0",
@@ -164,11 +163,9 @@ static tutti_status check_count(const char *option, int64_t value, int64_t least
 
 static tutti_status take_options(const tutti_train_options *given, tutti_train_options *options) {
     const int64_t most = INT64_C(1000000000000);
-    *options = given != NULL ? *given : TUTTI_TRAIN_OPTIONS(.steps = 0);
-    if (options->struct_bytes != sizeof *options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "options.struct_bytes is %zu, not %zu: fill options with TUTTI_TRAIN_OPTIONS(...)",
-                          options->struct_bytes, sizeof *options);
+    *options = TUTTI_TRAIN_OPTIONS(.steps = 0);
+    if (given != NULL)
+        TUTTI_TRY(tutti_struct_take("options", "TUTTI_TRAIN_OPTIONS(...)", given, options, sizeof *options));
     TUTTI_TRY(take_choice("optimizer", TUTTI_UPDATE_NAMES, NULL, &options->optimizer));
     TUTTI_TRY(take_choice("loss", TUTTI_LOSS_NAMES, "softmax_cross_entropy", &options->loss));
     if (options->distribute != NULL && !tutti_loss_is_expanded(options))
@@ -209,13 +206,12 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
 
 tutti_status tutti_settings_take(const tutti_train_model *model, const tutti_train_data *data,
                                  const tutti_train_options *options, tutti_train_model *model_out,
-                                 tutti_train_options *options_out) {
+                                 tutti_train_data *data_out, tutti_train_options *options_out) {
     TUTTI_TRY(take_model(model, model_out));
     TUTTI_TRY(take_options(options, options_out));
-    if (data != NULL && data->struct_bytes == sizeof *data) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_ARGUMENT,
-                      "data must not be NULL, and its struct_bytes be %zu: fill it with TUTTI_TRAIN_DATA(...)",
-                      sizeof *data);
+    if (data == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "data must not be NULL: fill it with TUTTI_TRAIN_DATA(...)");
+    return tutti_struct_take("data", "TUTTI_TRAIN_DATA(...)", data, data_out, sizeof *data_out);
 }
 
 /* ------------------------------------------------------------------------------------------------- use */

@@ -9,7 +9,7 @@
 /* Texts and arrays stay the caller's. An error names the member that is wrong, and what is expected. */
 tutti_status tutti_settings_take(const tutti_train_model *model, const tutti_train_data *data,
                                  const tutti_train_options *options, tutti_train_model *model_out,
-                                 tutti_train_options *options_out);
+                                 tutti_train_data *data_out, tutti_train_options *options_out);
 
 /* What options, the checkpoint and the machine have come to. */
 typedef struct tutti_settings_chosen {

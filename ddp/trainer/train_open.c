@@ -428,8 +428,7 @@ static tutti_status choose_comm(tutti_trainer *train, tutti_comm *comm) {
 tutti_status tutti_trainer_begin(tutti_trainer *train, const tutti_train_model *model, const tutti_train_data *data,
                                  const tutti_train_options *options) {
     *train = (tutti_trainer){.loss = NAN};
-    TUTTI_TRY(tutti_settings_take(model, data, options, &train->given, &train->options));
-    train->input.given = *data;
+    TUTTI_TRY(tutti_settings_take(model, data, options, &train->given, &train->input.given, &train->options));
     train->seed = train->options.seed;
     return choose_mode(train);
 }

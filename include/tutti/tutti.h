@@ -91,6 +91,15 @@ TUTTI_API const char *tutti_last_error(void);
 /* Records the calling thread's error text and returns `status`: for code that is built on Tutti. */
 TUTTI_API tutti_status tutti_fail(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
 
+/* Structs that begin with `size_t struct_bytes` may grow in later versions. A call takes such a struct from a program that was
+ * built with an older header, whose struct is shorter: members that it does not have are zero. It takes a longer one, of a newer
+ * header, if the members that this library does not have are zero. Anything else is TUTTI_ERR_ARGUMENT.
+ *
+ * For code that is built on Tutti and has such structs of its own: copies `given` to `own`, of own_bytes bytes, in that way. The
+ * error's text begins with `name`, and says to fill the struct with `macro`. */
+TUTTI_API tutti_status tutti_struct_take(const char *name, const char *macro, const void *given, void *own,
+                                         size_t own_bytes);
+
 /* For programs whose signal handlers must run on a certain thread, outside of this library (Python's must): while
  * the calling thread waits inside a call, that thread calls `asked(context)` about every 100 ms. A result other
  * than 0 ends the call with TUTTI_ERR_INTERRUPTED: a blocking operation breaks its communicator (its peers get
@@ -159,7 +168,9 @@ TUTTI_API const char *tutti_reduction_name(tutti_reduction reduction);
 
 /* ----------------------------------------------------------------------------------------------- world */
 
-/* This process's rank as its launcher gives it. A process without launcher variables is a world of 1. */
+/* This process's rank as its launcher gives it. A process without launcher variables is a world of 1. Where the launcher
+ * does not say which ranks share a host, as OneFlow's with several nodes, local_size, node and nodes are -1 (and local_rank
+ * where LOCAL_RANK is not set) until tutti_comm_create_world has found them. */
 typedef struct tutti_world {
     int rank, size;             /* RANK, WORLD_SIZE */
     int local_rank, local_size; /* LOCAL_RANK, LOCAL_WORLD_SIZE */

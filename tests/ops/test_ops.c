@@ -279,9 +279,9 @@ static tutti_status refuse_settings(ranks_context *context) {
         REFUSE("'wanted'", tutti_op_reshape(s.a, 2, INTS(3, 4), &options, &y));
     }
     tutti_op_options strange_bytes = TUTTI_OP_OPTIONS(.name = "y");
-    strange_bytes.struct_bytes = 8;
-    REFUSE("struct_bytes of the options is 8, not", tutti_op_add(s.a, s.b, &strange_bytes, &y));
-    REFUSE("struct_bytes of the options is 8, not", tutti_op_reshape(s.a, 1, INTS(12), &strange_bytes, &y));
+    strange_bytes.struct_bytes = 3;
+    REFUSE("add: options: struct_bytes is 3,", tutti_op_add(s.a, s.b, &strange_bytes, &y));
+    REFUSE("reshape: options: struct_bytes is 3,", tutti_op_reshape(s.a, 1, INTS(12), &strange_bytes, &y));
     tutti_work *work;
     const tutti_options asynchronous = TUTTI_OPTIONS(.work = &work);
     const tutti_op_options with_work = TUTTI_OP_OPTIONS(.options = &asynchronous);

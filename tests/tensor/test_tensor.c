@@ -163,8 +163,8 @@ static tutti_status refuse_layouts(ranks_context *context) {
     EXPECT_ERROR("but number 0 is 1", tutti_tensor_create(&layout, &tensor));
     layout.cuts = far_cuts;
     EXPECT_ERROR("but number 3 is 5", tutti_tensor_create(&layout, &tensor));
-    layout.struct_bytes = 8;
-    EXPECT_ERROR("use TUTTI_LAYOUT", tutti_tensor_create(&layout, &tensor));
+    layout.struct_bytes = 3;
+    EXPECT_ERROR("fill the struct with TUTTI_LAYOUT", tutti_tensor_create(&layout, &tensor));
     tutti_placement_destroy(line);
     return TUTTI_OK;
 }
