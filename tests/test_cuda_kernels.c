@@ -156,6 +156,7 @@ static const window_case window_cases[] = {
     {1, 2, 3, 2, 2, 5, 1, TUTTI_PADDING_SAME, true},    {2, 3, 3, 9, 2, 3, 1, TUTTI_PADDING_SAME, true},
     {2, 5, 4, 2, 2, 1, 2, TUTTI_PADDING_VALID, false},  {2, 14, 14, 32, 64, 5, 1, TUTTI_PADDING_SAME, true},
     {2, 28, 28, 1, 32, 5, 1, TUTTI_PADDING_SAME, true}, {2, 9, 9, 4, 5, 2, 3, TUTTI_PADDING_VALID, false},
+    {3, 7, 9, 3, 2, 3, 2, TUTTI_PADDING_SAME, true},    {2, 3, 9, 7, 1, 4, 3, TUTTI_PADDING_SAME, false},
 };
 
 /* After them one of so many images that a thread takes several. */
@@ -207,10 +208,15 @@ Test(windows, unfolding_and_folding_are_their_definition) {
         size_t count = (size_t)of->batch * in_count(&window);
         size_t columns_count =
             (size_t)of->batch * out_count(&window, window.channels) * (size_t)(window.kernel * window.kernel);
-        float *x = array(count), *got = unwritten(columns_count), *expected = unwritten(columns_count);
+        float *x = array(count), *expected = unwritten(columns_count);
         walk_columns(&window, of->batch, x, expected, false);
-        tutti_gpu_unfold(compute, &window, of->batch, x, got, false);
-        expect_same("columns", columns_count, got, expected);
+        /* Where channels do not come in fours, columns may lie anywhere. */
+        for (size_t at = 0; at < (window.channels % 4 == 0 ? 1 : 2); at++) {
+            float *got = unwritten(at + columns_count);
+            tutti_gpu_unfold(compute, &window, of->batch, x, got + at, false);
+            expect_same("columns", columns_count, got + at, expected);
+            FREE(got);
+        }
         uint16_t *rounded = bytes_array(columns_count * sizeof *rounded), one;
         tutti_gpu_unfold(compute, &window, of->batch, x, rounded, true);
         for (size_t e = 0; e < columns_count; e++) {
@@ -222,7 +228,7 @@ Test(windows, unfolding_and_folding_are_their_definition) {
         walk_columns(&window, of->batch, x, expected, true);
         tutti_gpu_fold(compute, &window, of->batch, expected, folded);
         expect_same("folded", count, folded, x);
-        FREE(x, got, expected, rounded, folded);
+        FREE(x, expected, rounded, folded);
     }
 }
 

@@ -12,7 +12,7 @@ TestSuite(device_box_kernels, .timeout = 120);
 
 /* How kernels were used by a copy. */
 typedef struct used {
-    int kernels, tiles, words[17]; /* by the bytes of a word */
+    int kernels, tiles, packs, words[17]; /* by the bytes of a word */
     unsigned blocks;
 } used;
 
@@ -20,6 +20,7 @@ static int run(const tutti_cuda_box *box, void *context) {
     used *u = context;
     u->kernels++;
     u->tiles += box->tiles;
+    u->packs += box->packs;
     u->words[box->word_bytes]++;
     cr_assert(box->items > 0 && box->items < UINT32_C(1) << 31);
     copy_box_by_threads(box, u->blocks);
@@ -79,14 +80,33 @@ static boxes_case transpose(size_t element, int64_t rows, int64_t columns) {
 }
 
 Test(device_box_kernels, transposes_go_by_tiles_of_every_size) {
-    static const int64_t extents[] = {8, 31, 33, 64, 65};
+    static const int64_t extents[] = {8, 31, 33, 64, 65, 130, 132};
     for (size_t element = 1; element <= 16; element *= 2)
-        for (int i = 0; i < 5; i++)
-            for (int k = 0; k < 5; k++) {
+        for (int i = 0; i < 7; i++)
+            for (int k = 0; k < 7; k++) {
                 const boxes_case c = transpose(element, extents[i], extents[k]);
                 const used u = check(&c, TUTTI_CUDA_BOX_MOST, 2);
                 cr_assert(u.kernels == 1 && u.tiles == 1 && u.words[element] == 1);
+                const size_t row = (size_t)extents[k] * element, column = (size_t)extents[i] * element;
+                cr_assert_eq(u.packs, element <= 4 && row % 4 == 0 && column % 4 == 0);
             }
+}
+
+Test(device_box_kernels, short_words_go_in_fours_of_bytes_where_all_is_aligned) {
+    boxes_case c = transpose(1, 132, 260);
+    cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 1);
+    cr_assert_gt(check(&c, 9000, 3).packs, 1); /* parts */
+    c.dst_at = 2, c.dst_bytes += 2;
+    cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 0);
+    c = transpose(2, 130, 66);
+    cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 1);
+    c.dst_at = 2, c.dst_bytes += 2;
+    cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 0);
+    c = transpose(2, 130, 66);
+    c.box.shape[1] -= 2, c.box.shape[2] -= 2; /* of larger arrays */
+    cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 1);
+    c.box.shape[1]--;
+    cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 0);
 }
 
 /* Copies 100 rows of `row` bytes; the rows of the two arrays are `src_pitch` and `dst_pitch` bytes apart. */

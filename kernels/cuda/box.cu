@@ -16,6 +16,8 @@ extern "C" cudaError_t tutti_cuda_launch_prepare_box(void) {
         result = cudaFuncGetAttributes(&attributes, (const void *)word_kernels[i]);
         if (result == cudaSuccess) result = cudaFuncGetAttributes(&attributes, (const void *)tile_kernels[i]);
     }
+    for (box_kernel kernel : packed_kernels)
+        if (result == cudaSuccess) result = cudaFuncGetAttributes(&attributes, (const void *)kernel);
     return result;
 }
 

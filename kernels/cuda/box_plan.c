@@ -34,9 +34,19 @@ static loops make_loops(const tutti_box_copy *copy, char *dst, const char *src) 
     return made;
 }
 
-static uint32_t tiles_along(int64_t count, int word_bytes) {
-    const uint32_t side = tutti_cuda_box_side(word_bytes);
+static uint32_t tiles_along(int64_t count, const tutti_cuda_box *box) {
+    const uint32_t side = tutti_cuda_box_side(box->word_bytes, box->packs);
     return ((uint32_t)count + side - 1) / side;
+}
+
+/* Words are neighbours along a in dst and along b in src, and rows of both consist of whole aligned fours of bytes. */
+static bool can_pack(const loops *all) {
+    const tutti_box_dim *a = &all->dims[all->ndims - 1], *b = &all->dims[all->ndims - 2];
+    if (all->word_bytes > 4 || a->dst_step != all->word_bytes || b->src_step != all->word_bytes) return false;
+    uint64_t bits = (uintptr_t)all->dst | (uintptr_t)all->src | (uint64_t)a->src_step | (uint64_t)b->dst_step;
+    bits |= (uint64_t)(a->count | b->count) * (uint64_t)all->word_bytes;
+    for (int i = 0; i < all->ndims - 2; i++) bits |= (uint64_t)all->dims[i].dst_step | (uint64_t)all->dims[i].src_step;
+    return bits % 4 == 0;
 }
 
 /* All counts, and their product, are below 2^31. */
@@ -46,7 +56,8 @@ static tutti_cuda_box make_box(const loops *all) {
                           .items = 1,
                           .word_bytes = all->word_bytes,
                           .ndims = all->tiles ? all->ndims - 2 : all->ndims,
-                          .tiles = all->tiles};
+                          .tiles = all->tiles,
+                          .packs = all->tiles && can_pack(all)};
     for (int i = 0; i < box.ndims; i++) {
         const tutti_box_dim *dim = &all->dims[i];
         box.dims[i] = (tutti_cuda_box_dim){dim->dst_step, dim->src_step, divider_by((int)dim->count)};
@@ -56,8 +67,8 @@ static tutti_cuda_box make_box(const loops *all) {
     const tutti_box_dim *a = &all->dims[all->ndims - 1], *b = &all->dims[all->ndims - 2];
     box.count_a = (uint32_t)a->count, box.dst_a = a->dst_step, box.src_a = a->src_step;
     box.count_b = (uint32_t)b->count, box.dst_b = b->dst_step, box.src_b = b->src_step;
-    box.tiles_a = divider_by((int)tiles_along(a->count, all->word_bytes));
-    box.tiles_b = divider_by((int)tiles_along(b->count, all->word_bytes));
+    box.tiles_a = divider_by((int)tiles_along(a->count, &box));
+    box.tiles_b = divider_by((int)tiles_along(b->count, &box));
     box.items *= box.tiles_a.divisor * box.tiles_b.divisor;
     return box;
 }
@@ -77,10 +88,12 @@ static int run_in_parts(const loops *all, uint64_t most, int (*run)(const tutti_
     }
     loops first = *all, second = *all;
     const tutti_box_dim *dim = &all->dims[longest];
-    first.dims[longest].count = dim->count / 2;
-    second.dims[longest].count = dim->count - dim->count / 2;
-    second.dst += dim->count / 2 * dim->dst_step;
-    second.src += dim->count / 2 * dim->src_step;
+    int64_t half = dim->count / 2;
+    if (half > 4) half -= half % 4; /* both parts can be packed where the whole can */
+    first.dims[longest].count = half;
+    second.dims[longest].count = dim->count - half;
+    second.dst += half * dim->dst_step;
+    second.src += half * dim->src_step;
     const int result = run_in_parts(&first, most, run, context);
     return result != 0 ? result : run_in_parts(&second, most, run, context);
 }

@@ -28,6 +28,7 @@ typedef struct tutti_cuda_box {
     uint32_t items; /* words, or with `tiles` tiles; below 2^31 */
     int word_bytes, ndims;
     bool tiles;
+    bool packs; /* with tiles: threads move four bytes at once, of one word or of several neighbours */
     tutti_cuda_box_dim dims[TUTTI_CUDA_BOX_DIMS]; /* outermost first */
     /* With tiles: the two dimensions that they lie in; dims are those around them. Steps are shortest in dst along a, in src along b. */
     uint32_t count_a, count_b;
@@ -36,8 +37,9 @@ typedef struct tutti_cuda_box {
 } tutti_cuda_box;
 
 /* Words on each side of a tile. */
-static inline uint32_t tutti_cuda_box_side(int word_bytes) {
-    return word_bytes < 4 ? 64 : 32;
+static inline uint32_t tutti_cuda_box_side(int word_bytes, bool packs) {
+    if (packs && word_bytes == 1) return 128;
+    return packs || word_bytes < 4 ? 64 : 32;
 }
 
 /* Calls `run` for each kernel that a copy takes: one, unless there are more than `most` words; none for an empty box. Ends at the first

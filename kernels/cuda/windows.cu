@@ -3,9 +3,9 @@
  *
  *   columns[pixel of the output, ky, kx, channel] = x[the pixel under the window]     0 where it is padding
  *
- * A thread computes one element of the result, or four neighbouring channels of it where channels come in fours. It reads
- * all that the element depends on, so nothing is added up by several threads, and sums have the host's order. A row of blocks
- * takes whole images: indices within an image have 31 bits.
+ * A thread computes one element of the result, or four neighbouring channels of it where channels come in fours. Unfolding writes four
+ * neighbouring elements also where they are of several taps. A thread reads all that its elements depend on, so nothing is added up by
+ * several threads, and sums have the host's order. A row of blocks takes whole images: indices within an image have 31 bits.
  */
 #include "kernels/cuda/bfloat16.h"
 #include "kernels/cuda/op_kernels.h"
@@ -65,40 +65,93 @@ static size_t out_count(const tutti_window *window) {
 
 /* ----------------------------------------------------------------------------------------------- unfold */
 
-template <int WIDTH, typename Element> static __global__ void unfold(placed where, const float *x, Element *columns) {
+/* A place in an image's columns; channels are counted in groups. */
+struct tap {
+    uint32_t channel, kernel_column, kernel_row, out_column, out_row;
+};
+
+static __device__ inline tap find_tap(const placed &where, uint32_t number) {
+    tap found;
+    found.channel = number;
+    found.kernel_column = split(&found.channel, where.by_groups);
+    found.kernel_row = split(&found.kernel_column, where.by_kernel);
+    found.out_column = split(&found.kernel_row, where.by_kernel);
+    found.out_row = split(&found.out_column, where.by_out_width);
+    return found;
+}
+
+static __device__ inline void advance(tap *at, const placed &where) {
+    if (++at->channel < where.by_groups.divisor) return;
+    at->channel = 0;
+    if (++at->kernel_column < where.by_kernel.divisor) return;
+    at->kernel_column = 0;
+    if (++at->kernel_row < where.by_kernel.divisor) return;
+    at->kernel_row = 0;
+    if (++at->out_column < where.by_out_width.divisor) return;
+    at->out_column = 0;
+    at->out_row++;
+}
+
+/* The index in an image of x of what belongs there; negative where it is padding. */
+template <int WIDTH> static __device__ inline int32_t source_of(const tap &at, const tutti_window &window) {
+    const int row = (int)(at.out_row * window.stride + at.kernel_row) - window.pad_top;
+    const int column = (int)(at.out_column * window.stride + at.kernel_column) - window.pad_left;
+    const bool inside = row >= 0 && row < window.in_height && column >= 0 && column < window.in_width;
+    return inside ? (row * window.in_width + column) * window.channels + (int)at.channel * WIDTH : -1;
+}
+
+/* A thread writes GROUPS groups of WIDTH channels as one: with one channel or three it goes from tap to tap, and from pixel to pixel. */
+template <int GROUPS, int WIDTH, typename Element>
+static __global__ void unfold(placed where, const float *x, Element *columns) {
     const tutti_window &window = where.window;
-    uint32_t rest = (uint32_t)thread_number();
-    if (rest >= where.threads) return;
-    const size_t at = (size_t)rest * WIDTH;
-    uint32_t channels = window.channels / WIDTH, channel = rest - divide(rest, where.by_groups) * channels;
-    rest = divide(rest, where.by_groups);
-    uint32_t pixel_and_row = divide(rest, where.by_kernel), kernel_column = rest - pixel_and_row * window.kernel;
-    uint32_t pixel = divide(pixel_and_row, where.by_kernel), kernel_row = pixel_and_row - pixel * window.kernel;
-    uint32_t out_row = divide(pixel, where.by_out_width), out_column = pixel - out_row * window.out_width;
-    int row = (int)out_row * window.stride - window.pad_top + (int)kernel_row;
-    int column = (int)out_column * window.stride - window.pad_left + (int)kernel_column;
-    bool inside = row >= 0 && row < window.in_height && column >= 0 && column < window.in_width;
-    size_t from = inside ? ((size_t)row * window.in_width + column) * window.channels + channel * WIDTH : 0;
-    size_t image_count = (size_t)window.in_height * window.in_width * window.channels;
-    size_t columns_count = (size_t)where.threads * WIDTH;
-    for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
-        group<WIDTH> values = load_group<WIDTH>(x + image * image_count + from);
-        for (int i = 0; i < WIDTH; i++) values.at[i] = inside ? values.at[i] : 0;
-        store_group<WIDTH>(columns + image * columns_count + at, values);
+    const uint32_t number = (uint32_t)thread_number();
+    if (number >= where.threads) return;
+    int32_t from[GROUPS];
+    tap at = find_tap(where, number * GROUPS);
+    for (int i = 0; i < GROUPS; i++) {
+        from[i] = source_of<WIDTH>(at, window);
+        if (i + 1 < GROUPS) advance(&at, where);
     }
+    const size_t image_count = (size_t)window.in_height * window.in_width * window.channels;
+    const size_t columns_count = (size_t)where.threads * (GROUPS * WIDTH);
+    x += blockIdx.y * image_count;
+    columns += blockIdx.y * columns_count + (size_t)number * (GROUPS * WIDTH);
+    for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
+        group<GROUPS * WIDTH> values = {};
+        for (int i = 0; i < GROUPS; i++) {
+            if (from[i] < 0) continue;
+            const group<WIDTH> part = load_group<WIDTH>(x + from[i]);
+            for (int k = 0; k < WIDTH; k++) values.at[i * WIDTH + k] = part.at[k];
+        }
+        store_group<GROUPS * WIDTH>(columns, values);
+        x += gridDim.y * image_count;
+        columns += gridDim.y * columns_count;
+    }
+}
+
+template <typename Element>
+static void start_unfold(tutti_compute *compute, const tutti_window *window, int batch, const float *x,
+                         Element *columns) {
+    const size_t elements = out_count(window) * (size_t)window->kernel * (size_t)window->kernel;
+    placed where = place(window, batch, elements);
+    if (group_width(window) == 4) {
+        launch(compute, unfold<1, 4, Element>, grid_for(where), THREADS, where, x, columns);
+        return;
+    }
+    /* All images then start at a multiple of four elements. */
+    if (elements % 4 == 0 && (uintptr_t)columns % (4 * sizeof *columns) == 0) {
+        where.threads /= 4;
+        launch(compute, unfold<4, 1, Element>, grid_for(where), THREADS, where, x, columns);
+        return;
+    }
+    launch(compute, unfold<1, 1, Element>, grid_for(where), THREADS, where, x, columns);
 }
 
 void tutti_gpu_unfold(tutti_compute *compute, const tutti_window *window, int batch, const float *x, void *columns,
                       bool rounded) {
     if (batch == 0) return;
-    size_t taps = (size_t)window->kernel * window->kernel;
-    placed where = place(window, batch, out_count(window) * taps);
-    dim3 grid = grid_for(where);
-    bool wide = group_width(window) == 4;
-    if (rounded && wide) launch(compute, unfold<4, uint16_t>, grid, THREADS, where, x, (uint16_t *)columns);
-    else if (rounded) launch(compute, unfold<1, uint16_t>, grid, THREADS, where, x, (uint16_t *)columns);
-    else if (wide) launch(compute, unfold<4, float>, grid, THREADS, where, x, (float *)columns);
-    else launch(compute, unfold<1, float>, grid, THREADS, where, x, (float *)columns);
+    if (rounded) start_unfold(compute, window, batch, x, (uint16_t *)columns);
+    else start_unfold(compute, window, batch, x, (float *)columns);
 }
 
 /* ----------------------------------------------------------------------- windows that see a pixel, and folding */

@@ -12,6 +12,14 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
+/* Byte i of the result is the one, of x's four and y's after them, that digit i of `which` names. */
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
+    const uint64_t bytes = (uint64_t)y << 32 | x;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) result |= (unsigned)(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return result;
+}
+
 #include "kernels/cuda/box_kernels.h"
 #include "tests/support/box_threads.h"
 
