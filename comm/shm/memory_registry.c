@@ -20,18 +20,6 @@ static size_t capacity;
 static atomic_size_t nranges; /* changed under lock */
 static void (*_Atomic watcher)(void *start);
 
-bool tutti_memory_registry_holds(const void *memory, size_t bytes) {
-    if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
-    uintptr_t start = (uintptr_t)memory;
-    bool held = false;
-    pthread_rwlock_rdlock(&ranges_lock);
-    for (size_t i = 0; i < nranges && !held; i++)
-        held = start >= ranges[i].start && start - ranges[i].start <= ranges[i].bytes &&
-               bytes <= ranges[i].bytes - (start - ranges[i].start);
-    pthread_rwlock_unlock(&ranges_lock);
-    return held;
-}
-
 bool tutti_memory_registry_find(const void *memory, void **start_out, size_t *bytes_out) {
     if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
     bool found = false;

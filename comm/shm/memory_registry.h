@@ -7,8 +7,6 @@
 
 #include "bootstrap/base/common.h"
 
-/* True if [memory, memory + bytes) is inside a registered range. Cheap if nothing is registered. */
-bool tutti_memory_registry_holds(const void *memory, size_t bytes);
 /* The registered range that contains `memory`; false: there is none. */
 bool tutti_memory_registry_find(const void *memory, void **start_out, size_t *bytes_out);
 

@@ -176,12 +176,30 @@ typedef struct tutti_world {
     int local_rank, local_size; /* LOCAL_RANK, LOCAL_WORLD_SIZE */
     int node, nodes;            /* GROUP_RANK, number of nodes */
     int restart;                /* TORCHELASTIC_RESTART_COUNT, 0 when there is none */
+    int device;                 /* device_id of a rank table: the number of this rank's card in its host; else -1 */
 } tutti_world;
 
 /* Reads the launcher's variables: torchrun's (tuttirun sets them), or a rank table, or those of MPI's launchers and
  * Slurm, or asks by PMIx. Contradictory or missing variables are TUTTI_ERR_CONFIG; the text lists what was looked
  * for and what was found. */
 TUTTI_API tutti_status tutti_world_get(tutti_world *world_out);
+
+/* Nodes, port and devices of a job, as the program itself gives them: the same on all nodes. */
+typedef struct tutti_world_config {
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_world_config); /* of this struct */
+    const char *const *nodes TUTTI_ZERO;                   /* all, by name or address; NULL: this machine */
+    int nnodes TUTTI_ZERO;                                 /* of the list */
+    int ctrl_port TUTTI_ZERO;  /* where ranks meet, on the first node; 0: 29500, on this machine any */
+    int device_num TUTTI_ZERO; /* ranks on each node; 0: 1 */
+} tutti_world_config;
+
+#define TUTTI_WORLD_CONFIG(...) TUTTI_INITIALIZED(tutti_world_config, __VA_ARGS__)
+
+/* Called first in main, with its argc and argv: makes a program that is started once on each node, without a launcher, a
+ * job. The process becomes tuttirun, which finds this node in the list and starts the program as its ranks, and does not
+ * return from the call. In a rank the call returns at once; TUTTI_ERR_CONFIG: the launcher says otherwise. One rank on
+ * this machine needs no launcher: the call returns. */
+TUTTI_API tutti_status tutti_world_configure(const tutti_world_config *config, int argc, char **argv);
 
 /* A key-value store that the caller provides for the rendezvous of tutti_comm_create. What the store returns is
  * bounded and checked. The functions are called only from the thread that creates the communicator. */
@@ -427,9 +445,10 @@ TUTTI_API tutti_status tutti_group_cancel(tutti_comm *comm);
 TUTTI_API tutti_status tutti_mem_alloc(size_t bytes, void **memory_out);
 /* Frees memory of tutti_mem_alloc; NULL is allowed; any other pointer is TUTTI_ERR_ARGUMENT. */
 TUTTI_API tutti_status tutti_mem_free(void *memory);
-/* Registers [memory, memory + bytes) as memory that will be used often; peers may then read it in one copy where
- * the system permits that. It must stay valid until tutti_mem_deregister. TUTTI_ERR_ARGUMENT: memory NULL or bytes
- * 0. */
+/* Announces [memory, memory + bytes) as memory that calls will use often. Where data goes between hosts by RDMA, the first
+ * transfer that uses a part of it registers all of it with the adapter, and later ones find it registered; elsewhere the
+ * call changes nothing. The memory must stay valid until tutti_mem_deregister. TUTTI_ERR_ARGUMENT: memory is NULL, bytes
+ * is 0, the range wraps around, or it begins where another one does; TUTTI_ERR_MEMORY. Local. */
 TUTTI_API tutti_status tutti_mem_register(void *memory, size_t bytes);
 /* Ends the registration that begins at `memory`; TUTTI_ERR_ARGUMENT when there is none. */
 TUTTI_API tutti_status tutti_mem_deregister(void *memory);
