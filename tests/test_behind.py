@@ -1,10 +1,10 @@
-"""bench/peers/behind.py: which cells count as behind a peer, and the page that lists them."""
+"""lab/peers/behind.py: which cells count as behind a peer, and the page that lists them."""
 import os
 import sys
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench", "peers"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lab", "peers"))
 import behind  # pylint: disable=wrong-import-position
 import libraries  # pylint: disable=wrong-import-position
 import report  # pylint: disable=wrong-import-position

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "peers/wire.h"
+#include "lab/peers/wire.h"
 
 #define PORT       29601
 #define PATIENT_MS 10000
