@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -123,9 +124,39 @@ tutti_status tutti_device_operators(const struct tutti_operators **operators_out
     return TUTTI_OK;
 }
 
+/* Index of the host's card among those that CUDA_VISIBLE_DEVICES leaves; -1: it cannot be told, as with UUIDs. */
+static int find_visible(const char *visible, int card) {
+    int index = 0;
+    for (const char *next = visible; *next != '\0'; index++) {
+        char *end;
+        const long number = strtol(next, &end, 10);
+        if (end == next || (*end != ',' && *end != '\0') || number < 0) return -1; /* CUDA ends the list there, too */
+        if (number == card) return index;
+        next = *end == ',' ? end + 1 : end;
+    }
+    return -1;
+}
+
+/* The GPU of the device_id that a rank table gives this rank, or its place among the ranks of the host. */
+static tutti_status choose_by_rank(int count, int *device_out) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    tutti_world world;
+    TUTTI_TRY(tutti_world_get(&world));
+    const int card = world.device, index = card < 0 || visible == NULL ? card : find_visible(visible, card);
+    *device_out = (world.local_rank >= 0 ? world.local_rank : world.rank) % count;
+    if (index >= 0 && index < count) *device_out = index;
+    else if (card >= 0 && !atomic_flag_test_and_set(&told))
+        tutti_log(
+            TUTTI_LOG_WARN,
+            "the rank table's device_id %d is none of the %d GPUs that this process sees%s%.200s: it uses GPU %d, "
+            "by its place on the host; set TUTTI_DEVICE to choose another",
+            card, count, visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "", visible != NULL ? visible : "", *device_out);
+    return TUTTI_OK;
+}
+
 tutti_status tutti_device_choose(int *device_out) {
     const tutti_device *device = NULL;
-    tutti_world world;
     bool by_rank = strcmp(tutti_setting_text(TUTTI_SETTING_DEVICE), "auto") == 0;
     int count = 0, chosen = (int)tutti_setting_int(TUTTI_SETTING_DEVICE);
     TUTTI_TRY(tutti_device_open(&device));
@@ -133,16 +164,12 @@ tutti_status tutti_device_choose(int *device_out) {
     if (!by_rank && chosen >= count)
         return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_DEVICE=%d: this process sees %d GPU%s; see CUDA_VISIBLE_DEVICES",
                           chosen, count, count == 1 ? "" : "s");
-    if (by_rank) {
-        TUTTI_TRY(tutti_world_get(&world));
-        chosen = world.local_rank % count;
-    }
+    if (by_rank) TUTTI_TRY(choose_by_rank(count, &chosen));
     *device_out = chosen;
     return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- in use */
-
 
 static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads_out) {
     (void)bytes;

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bootstrap/machine/module.h"
 #include "tests/support/on_gpu.h"
 #include "tests/support/variables.h"
 
@@ -60,6 +61,49 @@ Test(device, a_rank_takes_the_gpu_of_its_place_on_the_host_or_the_one_that_is_se
     setenv("TUTTI_DEVICE", text, 1);
     tutti_settings_reload();
     cr_assert_eq(tutti_device_choose(&chosen), TUTTI_ERR_CONFIG);
+}
+
+static int chosen_with(const char *variables) {
+    int chosen = -1;
+    variables_set(variables);
+    GOOD(tutti_device_choose(&chosen));
+    return chosen;
+}
+
+/* As MindSpore's documents have it: "device_id indicates the physical sequence number of a card". */
+Test(device, a_rank_table_gives_each_rank_the_gpu_of_its_device_id) {
+    static const char table[] = "{\"version\": \"1.0\", \"status\": \"completed\", \"server_list\": [{\"server_id\": "
+                                "\"here\", \"device\": [{\"device_id\": \"4\", \"rank_id\": \"0\"}, {\"device_id\": "
+                                "\"5\", \"rank_id\": \"1\"}]}]}";
+    const tutti_module_calls *calls;
+    char path[] = "/tmp/tutti-table-XXXXXX", first[128], second[128];
+    int count = 0;
+    setenv("STANDIN_GPUS", "8", 1);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    open_device();
+    GOOD(gpu->count(&count));
+    if (count < 6) cr_skip_test("%d GPUs", count);
+    if (tutti_module_open("json", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0 && write(fd, table, strlen(table)) == (ssize_t)strlen(table));
+    close(fd);
+    snprintf(first, sizeof first, "RANK_TABLE_FILE=%s RANK_ID=0", path);
+    snprintf(second, sizeof second, "RANK_TABLE_FILE=%s DEVICE_ID=5", path);
+    cr_assert_eq(chosen_with(first), 4);
+    cr_assert_eq(chosen_with(second), 5);
+    setenv("CUDA_VISIBLE_DEVICES", "7,5,4", 1); /* the places of cards 4 and 5 among those that are seen */
+    cr_assert_eq(chosen_with(first), 2);
+    cr_assert_eq(chosen_with(second), 1);
+    setenv("CUDA_VISIBLE_DEVICES", "0,1", 1); /* neither: by the place on the host, with a warning */
+    cr_assert_eq(chosen_with(first), 0);
+    cr_assert_eq(chosen_with(second), 1);
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa,GPU-bbbb", 1);
+    cr_assert_eq(chosen_with(second), 1);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    setenv("TUTTI_DEVICE", "3", 1);
+    tutti_settings_reload();
+    cr_assert_eq(chosen_with(first), 3);
+    unlink(path);
 }
 
 Test(device, it_is_in_use_from_the_first_context_on) {

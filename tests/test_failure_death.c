@@ -171,6 +171,28 @@ Test(failure_death, communicators_without_the_dead_rank_go_on) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
+/* The dead rank is rank 0 of a split of a split: the error has that number, and the job's. */
+static tutti_status die_in_split(ranks_context *context) {
+    tutti_comm *most, *rest;
+    char named[80], text[1024];
+    TUTTI_TRY(tutti_comm_split(context->comm, context->rank > 0, 0, NULL, &most));
+    if (context->rank == 0) return tutti_comm_destroy(most);
+    TUTTI_TRY(tutti_comm_split(most, 0, 0, NULL, &rest));
+    snprintf(named, sizeof named, ", pid %d, rank 1 of the job) died; barrier ", ranks_pid(context, VICTIM));
+    if (context->rank == VICTIM) ranks_strike(context, SIGKILL);
+    RANKS_CHECK(tutti_barrier(rest, NULL) == TUTTI_ERR_PEER_DIED, "%s", tutti_last_error());
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    RANKS_CHECK(strncmp(text, "rank 0 (host ", 13) == 0 && strstr(text, named) != NULL, "\"%s\" lacks \"%s\"", text,
+                named);
+    tutti_comm_destroy(rest);
+    return tutti_comm_destroy(most);
+}
+
+Test(failure_death, the_dead_rank_of_a_split_is_named_by_its_number_in_the_job) {
+    const char *failure = ranks_run(&(ranks_options){.nranks = 4, .timeout_s = 20}, die_in_split);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 /* Leaves without goodbye, as a program does that simply ends. */
 static tutti_status leave_after_barrier(ranks_context *context) {
     if (context->rank == 2) usleep(2000);

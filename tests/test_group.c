@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "tests/support/ranks.h"
 
@@ -109,4 +110,36 @@ static tutti_status rules_body(ranks_context *context) {
 
 Test(group, wrong_calls_are_refused_and_the_group_can_still_be_ended) {
     run(rules_body);
+}
+
+/* On rank 0 the second part cannot be started. The first is under way then, and rank 1 waits for the other: the group's end gives the
+ * error at once, the communicator breaks on both ranks, and no part writes to the buffers any more. */
+static tutti_status lose_a_part(ranks_context *context) {
+    enum { BIG = 1 << 20 };
+    char *in = calloc(BIG, 1), *out = calloc(BIG, 1);
+    int peer = 1 - context->rank;
+    tutti_comm *comm;
+    if (context->rank == 0) setenv("TUTTI_FAULT", "group_start:1", 1);
+    tutti_settings_reload();
+    TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "part", NULL, &comm));
+    TUTTI_TRY(tutti_group_begin(comm));
+    TUTTI_TRY(tutti_recv(comm, in, BIG, TUTTI_UINT8, peer, 1, NULL));
+    TUTTI_TRY(tutti_send(comm, out, BIG, TUTTI_UINT8, peer, 1, NULL));
+    int64_t start_ns = tutti_now_ns();
+    tutti_status status = tutti_group_end(comm, NULL);
+    if (context->rank == 0) RANKS_CHECK(status == TUTTI_ERR_MEMORY, "'%s'", tutti_last_error());
+    else RANKS_CHECK(status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT, "'%s'", tutti_last_error());
+    RANKS_CHECK(tutti_now_ns() - start_ns < 20 * INT64_C(1000000000), "told late");
+    RANKS_CHECK(tutti_comm_error(comm) != TUTTI_OK, "the communicator stayed whole");
+    (void)tutti_comm_destroy(comm);
+    free(in);
+    free(out);
+    return TUTTI_OK;
+}
+
+Test(group, a_part_that_cannot_be_started_ends_those_under_way) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    const char *failure = ranks_run(
+        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = 2, .timeout_s = 60, .no_comm = true}, lose_a_part);
+    cr_assert(failure == NULL, "%s", failure);
 }

@@ -156,6 +156,38 @@ LAUNCH_TEST(a_py_file_runs_with_python_and_m_takes_a_module) {
     cr_assert_str_eq(shell_output, "here\n");
 }
 
+/* "Do not prepend the training script with python." */
+LAUNCH_TEST(a_file_that_is_not_executable_runs_with_python) {
+    cr_assert_eq(
+        shell_run("printf 'import sys\\nprint(\"in python\", sys.argv[1:])\\n' >train; $T --standalone ./train 1"), 0,
+        "%s", shell_output);
+    cr_assert_str_eq(shell_output, "in python ['1']\n");
+    cr_assert_eq(shell_run("$T --standalone train 2"), 0, "%s", shell_output);
+    cr_assert_str_eq(shell_output, "in python ['2']\n");
+    cr_assert_eq(shell_run("$T --standalone --rank-dirs r train 3; cat r0/log0"), 0, "%s", shell_output);
+    cr_assert_str_eq(shell_output, "in python ['3']\n");
+}
+
+/* As `python -m torch_tutti.launch`, which has tuttirun beside it where pip has installed it. */
+LAUNCH_TEST(the_python_package_has_the_launcher) {
+    if (getenv("TUTTI_SOURCE") == NULL) cr_skip_test("TUTTI_SOURCE is not set");
+    const char *name = "python=$(python3 -c 'import sys; print(sys.executable)'); "
+                       "L=$TUTTI_SOURCE/bindings/torch/torch_tutti/launch.py";
+    cr_assert_eq(
+        shell_run(
+            "echo 'import os, sys; print(os.environ[\"RANK\"], sys.executable, sys.argv[1:])' >train.py; %s\n"
+            "unset PYTHON_EXEC; PATH=$TUTTI_BUILD/bin:$PATH $python $L --standalone --nproc_per_node 2 train.py --x "
+            ">out; cat out; grep -c \" $python \" out",
+            name),
+        0, "%s", shell_output);
+    HAS("0 /");
+    HAS("1 /");
+    HAS("['--x']\n2\n");
+    cr_assert_eq(shell_run("%s; cp $L . && PATH=/nowhere $python launch.py -n 2 true", name), 1, "%s", shell_output);
+    HAS("python -m torch_tutti.launch: there is no tuttirun beside");
+    HAS("install");
+}
+
 LAUNCH_TEST(what_python_prints_is_seen_at_once) {
     cr_assert_eq(shell_run("printf 'import time\\nprint(\"early\")\\ntime.sleep(60)\\n' >slow.py\n"
                            "timeout -s INT 5 ${T#*60 } --standalone --nproc-per-node 2 slow.py"),
@@ -168,8 +200,8 @@ LAUNCH_TEST(what_cannot_run_is_one_line) {
     cr_assert_str_eq(shell_output, "tuttirun: no such program: no-such-program\n");
     cr_assert_eq(shell_run("$T --standalone ./missing.py"), 2);
     HAS("tuttirun: cannot read ./missing.py: No such file");
-    cr_assert_eq(shell_run("echo x >text; $T --standalone ./text"), 2);
-    HAS("cannot run ./text: Permission denied");
+    cr_assert_eq(shell_run("echo x >text; $T --standalone --no_python ./text"), 2);
+    HAS("cannot run ./text: Permission denied; chmod +x it, name its interpreter, or leave out --no-python");
     cr_assert_eq(shell_run("PYTHON_EXEC=no-python $T --standalone -m x"), 2);
     HAS("no Python interpreter 'no-python'");
 }

@@ -178,6 +178,78 @@ NODES_TEST(a_list_of_nodes_is_enough) {
     HAS("1/2\n");
 }
 
+/* OneFlow's gpu_device_num, ctrl_port and machine, called in the program. */
+NODES_TEST(a_program_says_itself_on_which_nodes_it_runs) {
+    int port = wire_free_port();
+    cr_assert_gt(port, 0);
+    cr_assert_eq(shell_run("$TUTTI_BUILD/tests/world_probe configure 3 0 - reduce"), 0, "%s", shell_output);
+    for (int rank = 0; rank < 3; rank++) {
+        char line[128];
+        snprintf(line, sizeof line, "rank %d of 3, local %d of 3, node 0 of 1: summed\n", rank, rank);
+        HAS(line);
+    }
+    cr_assert_eq(shell_count("configures\n"), 4, "once to start them, once in each:\n%s", shell_output);
+    cr_assert_eq(shell_run("$TUTTI_BUILD/tests/world_probe configure 2 %d 127.0.0.1 reduce", port), 0, "%s",
+                 shell_output);
+    HAS("rank 1 of 2, local 1 of 2, node 0 of 1: summed\n");
+    cr_assert_eq(shell_run("$TUTTI_BUILD/tests/world_probe configure 1 0 - world"), 0, "%s", shell_output);
+    cr_assert_eq(shell_count("configures\n"), 1, "one rank needs no launcher:\n%s", shell_output);
+    HAS("rank 0 of 1, local 0 of 1, node 0 of 1: is there\n");
+    cr_assert_eq(shell_run("$T -n 2 $TUTTI_BUILD/tests/world_probe configure 2 0 - reduce"), 0, "%s", shell_output);
+    HAS("rank 1 of 2, local 1 of 2, node 0 of 1: summed\n");
+    static const char *const wrong[][2] = {
+        {"2 0 -",
+         "tutti_world_configure: device_num is 2, but the launcher has started this rank as one of 3 on its node"},
+        {"3 0 a,b", "nnodes is 2, but the launcher has started this rank as one of 1 nodes"},
+        {"3 1 -", "ctrl_port is 1, but the launcher has set MASTER_PORT="},
+        {"-1 0 -", "device_num is -1; expected the number of ranks on each node"},
+        {"3 70000 -", "ctrl_port is 70000; expected a port from 1 to 65535"},
+        {"3 0 a,", "nodes[1] is \"\"; expected the name or address of one node"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_neq(shell_run("$T -n 3 $TUTTI_BUILD/tests/world_probe configure %s world", wrong[i][0]), 0);
+        HAS(wrong[i][1]);
+    }
+    cr_assert_eq(shell_run("$TUTTI_BUILD/tests/world_probe configure 2 0 no-such-node.test world"), 2);
+    HAS("none of them is this host");
+}
+
+/* OneFlow's config.machine([{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]), and files. */
+NODES_TEST(a_list_of_nodes_has_oneflows_form_or_is_in_a_file) {
+    static const char *const good[] = {
+        "'[{\"addr\": \"127.0.0.1\"}]'",
+        "'[ {\"addr\" :\"127.0.0.1\" } , ]'",
+        "\"[{'addr': '127.0.0.1'}]\"",
+        "'[\"127.0.0.1\"]'",
+        "@list",
+        "@lines",
+    };
+    cr_assert_eq(shell_run("echo '[{\"addr\": \"127.0.0.1\"}]' >list; printf '\\n 127.0.0.1\\n' >lines"), 0);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        cr_assert_eq(
+            shell_run("$T --nodes %s --ctrl_port 0 --gpu_device_num 2 sh -c 'echo $RANK/$WORLD_SIZE'", good[i]), 0,
+            "%s: %s", good[i], shell_output);
+        HAS("1/2\n");
+    }
+    /* Two nodes: the second one finds itself, and then looks for the first. */
+    cr_assert_eq(shell_run("printf '127.0.0.3\\n127.0.0.9,\\n' >two; TUTTI_CONNECT_TIMEOUT_MS=300 $T --nodes @two "
+                           "--node-rank 2 true"),
+                 2);
+    HAS("--node-rank 2 must be less than --nnodes 2");
+    static const char *const wrong[][2] = {
+        {"'[{\"addr\": \"127.0.0.1\"'", "a list in brackets must be like [{\"addr\": \"192.168.1.12\"}"},
+        {"'[{\"address\": \"127.0.0.1\"}]'", "a list in brackets must be like"},
+        {"'[{\"addr\": \"\"}]'", "a list in brackets must be like"},
+        {"'[{\"addr\": \"a\"}] b'", "a list in brackets must be like"},
+        {"@missing", "--nodes @missing: cannot read it: No such file"},
+        {"@/dev/null", "it is no text, or empty; it must have the hosts of the job"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(shell_run("$T --nodes %s true", wrong[i][0]), 2, "%s: %s", wrong[i][0], shell_output);
+        HAS(wrong[i][1]);
+    }
+}
+
 NODES_TEST(what_is_wrong_with_a_list_of_nodes_is_said) {
     static const char *const wrong[][2] = {
         {"--nodes 203.0.113.7,203.0.113.8", "none of them is this host, which has the addresses lo 127.0.0.1"},

@@ -83,6 +83,13 @@ LAUNCHERS_TEST(torchrun_on_both) {
         "--node-rank $H --master-addr 10.77.0.1 --master-port 29500 --no-python $P reduce'");
 }
 
+/* It sets five variables, the hosts not among them: the ranks find these when they meet. */
+LAUNCHERS_TEST(oneflows_launcher_on_both) {
+    run_on_both("sh -c 'export WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500; LOCAL_RANK=1 RANK=$((2 * H + 1)) "
+                "$P reduce & LOCAL_RANK=0 RANK=$((2 * H)) $P reduce; wait $!'");
+    HAS_NOT("assuming");
+}
+
 /* Without RANK_ID: each finds its server by its address. */
 LAUNCHERS_TEST(a_rank_table_that_names_both) {
     NEED_MODULE("json");
@@ -94,6 +101,126 @@ LAUNCHERS_TEST(a_rank_table_that_names_both) {
                   "echo ']}'; } >table.json"),
         0);
     run_on_both("sh -c 'export RANK_TABLE_FILE=table.json; DEVICE_ID=1 $P reduce & DEVICE_ID=0 $P reduce; wait $!'");
+}
+
+/* Each host has a second interface, data0 at 10.78.0.<host + 1>, to which the devices' addresses or names belong. */
+static void add_interfaces(void) {
+    for (int host = 0; host < 2; host++)
+        cr_assert_eq(
+            netns_shell(net, host,
+                        "ip link add data0 link eth0 type macvlan mode bridge && ip addr add 10.78.0.%d/24 dev "
+                        "data0 && ip link set data0 up",
+                        host + 1),
+            TUTTI_OK, "%s", tutti_last_error());
+}
+
+static void write_table(const char *members, const char *networks) {
+    cr_assert_eq(
+        shell_run(
+            "for h in 1 2; do for d in 0 1; do echo '{\"devices\": [{\"device_id\": \"'$d'\", \"device_ip\": "
+            "\"%s.'$((h + 2 * d))'\"}], \"rank_id\": \"'$((2 * h - 2 + d))'\", \"server_id\": \"10.77.0.'$h'\"},'; "
+            "done; done >instances\n"
+            "{ echo '{\"deploy_mode\": \"lab\", %s \"group_count\": \"1\", \"group_list\": [{\"device_num\": \"4\", "
+            "\"group_name\": \"\", \"instance_count\": \"4\", \"instance_list\": ['; cat instances; echo ']}], "
+            "\"status\": \"completed\"}'; } >table.json",
+            networks, members),
+        0, "%s", shell_output);
+}
+
+#define WITH_TABLE                                                                                                     \
+    "sh -c 'export TUTTI_LOG=info RANK_TABLE_FILE=table.json; DEVICE_ID=1 $P reduce & DEVICE_ID=0 $P reduce; wait $!'"
+
+LAUNCHERS_TEST(a_rank_tables_device_ip_chooses_the_interface) {
+    NEED_MODULE("json");
+    add_interfaces();
+    for (int host = 0; host < 2; host++) /* of the second devices, on the same interface */
+        cr_assert_eq(netns_shell(net, host, "ip addr add 10.78.0.%d/24 dev data0", host + 3), TUTTI_OK);
+    write_table("", "10.78.0");
+    run_on_both(WITH_TABLE);
+    HAS("rank table: device_ip chooses data0 between hosts");
+    HAS("is reached at 10.78.0.1 on data0");
+    HAS_NOT(" on eth0");
+    setenv("TUTTI_SOCKET_IFNAME", "=eth0", 1);
+    run_on_both(WITH_TABLE);
+    unsetenv("TUTTI_SOCKET_IFNAME");
+    HAS("is reached at 10.77.0.1 on eth0");
+    HAS_NOT(" on data0");
+}
+
+LAUNCHERS_TEST(a_rank_tables_names_of_nics_choose_the_interface) {
+    NEED_MODULE("json");
+    add_interfaces();
+    write_table("\"para_plane_nic_location\": \"device\", \"para_plane_nic_num\": \"2\", \"para_plane_nic_name\": "
+                "[\"data0\", \"data1\"],",
+                "192.1.1");
+    run_on_both(WITH_TABLE);
+    HAS("rank table: para_plane_nic_name chooses data0 between hosts");
+    HAS("is reached at 10.78.0.1 on data0");
+    HAS_NOT(" on eth0");
+    write_table("", "192.1.1");
+    run_on_both(WITH_TABLE);
+    HAS("device_ip 192.1.1.1 of rank 0 is no address of this host, which uses all its networks");
+    HAS(" on data0");
+    HAS("10.77.0.1 on eth0");
+}
+
+/* A container on each host, as Docker makes them: at 172.17.0.2 on both, with the store's port and `ports` mapped by the
+ * host, which passes the others' packets on to it. Commands go there by nsenter --net=$C<host>. */
+static void make_containers(const char *ports) {
+    for (int host = 0; host < 2; host++) {
+        cr_assert_eq(
+            netns_shell(
+                net, host,
+                "unshare --net sleep 100 >/dev/null 2>&1 & echo $! >holder%d; sleep 0.2; "
+                "C=/proc/$(cat holder%d)/ns/net; "
+                "until [ $(readlink $C) != $(readlink /proc/self/ns/net) ]; do sleep 0.1; done; "
+                "ip link add c0 type veth peer name eth0 netns $(cat holder%d) && ip addr add 172.17.0.1/24 dev c0 "
+                "&& ip link set c0 up && nsenter --net=$C sh -c 'ip link set lo up; ip addr add 172.17.0.2/24 dev "
+                "eth0 && ip link set eth0 up && ip route add default via 172.17.0.1' && "
+                "nsenter --net=/proc/self/ns/net sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' && "
+                "nft 'table ip nat { chain in { type nat hook prerouting priority -100; ip daddr 10.77.0.%d tcp "
+                "dport { 9988, %s } dnat to 172.17.0.2; }; chain out { type nat hook postrouting priority 100; "
+                "ip saddr 172.17.0.0/24 masquerade; }; }'",
+                host, host, host, host + 1, ports),
+            TUTTI_OK, "%s", tutti_last_error());
+    }
+}
+
+#define IN_CONTAINER                                                                                                   \
+    "sh -c 'export TUTTI_ADVERTISE=10.77.0.$((H + 1)) TUTTI_PORTS=20000-20001; exec nsenter --net=/proc/$(cat "        \
+    "holder$H)/ns/net "
+
+/* OneFlow's FAQ: containers with -p instead of --net=host. */
+LAUNCHERS_TEST(containers_whose_ports_are_mapped) {
+    need("command -v nft", "no nft");
+    make_containers("20000-20001");
+    run_on_both(IN_CONTAINER
+                "$TUTTI_BUILD/bin/tuttirun --nodes 10.77.0.1,10.77.0.2 --ctrl_port 9988 --device_num 2 $P reduce'");
+}
+
+/* Runs two ranks in each container, with settings that do not suffice; what all print is in shell_output. */
+static void run_in_vain(const char *settings) {
+    for (int host = 1; host >= 0; host--)
+        netns_shell(net, host,
+                    "env TUTTI_CONNECT_TIMEOUT_MS=5000 %s timeout 40 nsenter --net=/proc/$(cat holder%d)/ns/net "
+                    "$TUTTI_BUILD/bin/tuttirun --nnodes 2 --node-rank %d --master-addr 10.77.0.1 --master-port 9988 "
+                    "--device_num 2 $P reduce >out%d 2>&1 %s true",
+                    settings, host, host, host, host > 0 ? "&" : ";");
+    shell_run("cat out0 out1");
+    HAS_NOT("summed");
+}
+
+LAUNCHERS_TEST(containers_that_say_too_little) {
+    need("command -v nft", "no nft");
+    make_containers("20000-20001");
+    run_in_vain("TUTTI_PORTS=20000");
+    HAS("TUTTI_PORTS=20000: all 1 ports are in use on this host; give at least one for each of its ranks");
+    run_in_vain("TUTTI_PORTS=20001-20000");
+    HAS("TUTTI_PORTS=20001-20000: expected two ports from 1 to 65535, the first and the last, such as 20000-20031");
+    run_in_vain("TUTTI_PORTS=20000-20001 TUTTI_ADVERTISE=host0");
+    HAS("TUTTI_ADVERTISE=host0 is no address: expected the IPv4 or IPv6 address at which other hosts reach this one");
+    run_in_vain("TUTTI_PORTS=20000-20001"); /* the others are sent to 172.17.0.2, which is their own */
+    HAS("172.17.0.2 port 2000");
 }
 
 /* An agent that does what ssh would do: "agent [options] HOST COMMAND". Each host has a name of its own there, as MPI's

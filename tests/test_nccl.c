@@ -245,9 +245,12 @@ static tutti_status many(ranks_context *context, cuda_rank *rank) {
                       .seed = round * 10 + (unsigned)i};
             TUTTI_TRY(cuda_call_run(rank, &c, comms[i], rank->streams[i % CUDA_STREAMS], i % 3 == 0));
         }
+    /* For with_rank, which looks at the engine of the communicator that was split. Before the others end: ends free memory, which waits
+     * for the streams of all ranks that are threads, and so would wait for this rank. */
+    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[0])));
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
     for (int i = 0; i < COMMS; i++) TUTTI_TRY(tutti_comm_destroy(comms[i]));
-    /* For with_rank, which looks at the engine of the communicator that was split. */
-    return tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[0]));
+    return TUTTI_OK;
 }
 
 static tutti_status many_body(ranks_context *context) {

@@ -106,6 +106,8 @@ TABLE_TEST(the_old_layout_is_read_with_its_comma_too_many) {
     expect_world("1", 4, 1, 2, 0, 2);
     expect_world("2", 4, 0, 2, 1, 2); /* device 4 is the first of its server */
     expect_world("3", 4, 1, 2, 1, 2);
+    cr_assert_eq(world_of("2").device, 4);
+    cr_assert_eq(world_of("3").device, 5);
     cr_assert_str_eq(meeting_of("3").host, "10.155.111.140");
 }
 

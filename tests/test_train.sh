@@ -184,6 +184,22 @@ timeout 60 $alone --nodes 127.0.0.1 --ctrl_port=$((20000 + $$ % 10000)) --model 
 [ "$(grep -c '^test accuracy (' out)" = 1 ] || fail "a list of nodes: not one last line"
 grep -q '"ranks":2' nodes.jsonl || fail "a list of nodes: not two ranks"
 
+# A number of devices alone: this machine. In a rank of a launcher it must be the launcher's.
+for option in --device_num --gpu_device_num --gpu-device-num=; do
+    count="$option 2"
+    [ "$option" != "${option%=}" ] && count="${option}2"
+    timeout 60 $alone --model mlp $count --batch-size 10 --steps 5 --metrics devices.jsonl >out 2>err ||
+        { fail "$option alone"; cat err; }
+    [ "$(grep -c '^test accuracy (' out)" = 1 ] || fail "$option alone: not one last line"
+    grep -q '"ranks":2' devices.jsonl || fail "$option alone: not two ranks"
+    rm -f devices.jsonl
+done
+timeout 60 $three --model mlp --device_num 3 --batch-size 10 --steps 5 --metrics devices.jsonl >out 2>err ||
+    { fail "--device_num of the launcher"; cat err; }
+grep -q '"ranks":3' devices.jsonl || fail "--device_num of the launcher: not three ranks"
+expect_failure "device-num 2, but the launcher has started 3 ranks on this machine; leave out the option" $three --device_num 2
+expect_failure "device-num needs a value" $alone --device_num
+
 # Errors: alone and with three ranks, of which one tells.
 for program in "$alone" "$three"; do
     expect_failure '/no/such is no folder' $program --data /no/such

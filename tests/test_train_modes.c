@@ -338,9 +338,12 @@ static tutti_status train_until_one_dies(ranks_context *context) {
                   NULL);
     }
     const tutti_status status = tutti_trainer_run(&train, &result);
-    char died[64]; /* ranks are numbered by the communicator, so the process tells which one it is */
+    /* Ranks are numbered by the communicator; where that is a part of the job, the rank's number in the job follows. */
+    char died[64], of_job[64];
     snprintf(died, sizeof died, "pid %d) died", ranks_pid(context, VICTIM));
-    if (strstr(tutti_last_error(), died) != NULL) atomic_fetch_add(named, 1);
+    snprintf(of_job, sizeof of_job, "pid %d, rank %d of the job) died", ranks_pid(context, VICTIM), VICTIM);
+    if (strstr(tutti_last_error(), died) != NULL || strstr(tutti_last_error(), of_job) != NULL)
+        atomic_fetch_add(named, 1);
     tutti_comm_abort(context->comm, "a rank failed");
     if (train.placement != NULL) tutti_placement_abort(train.placement, "a rank failed");
     tutti_trainer_fini(&train);

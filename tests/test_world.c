@@ -18,56 +18,64 @@ typedef struct good {
 } good;
 
 static const good goods[] = {
-    {"", {0, 1, 0, 1, 0, 1, 0}},
-    {"RANK= WORLD_SIZE=", {0, 1, 0, 1, 0, 1, 0}},
-    {"RANK=0 WORLD_SIZE=1", {0, 1, 0, 1, 0, 1, 0}},
-    {"RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=4 GROUP_RANK=0 GROUP_WORLD_SIZE=1", {2, 4, 2, 4, 0, 1, 0}},
+    {"", {0, 1, 0, 1, 0, 1, 0, -1}},
+    {"RANK= WORLD_SIZE=", {0, 1, 0, 1, 0, 1, 0, -1}},
+    {"RANK=0 WORLD_SIZE=1", {0, 1, 0, 1, 0, 1, 0, -1}},
+    {"RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=4 GROUP_RANK=0 GROUP_WORLD_SIZE=1", {2, 4, 2, 4, 0, 1, 0, -1}},
     {"RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=3",
-     {5, 8, 1, 4, 1, 2, 3}},
+     {5, 8, 1, 4, 1, 2, 3, -1}},
     /* nodes of different sizes: what the launcher says counts */
-    {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=1 GROUP_WORLD_SIZE=2", {3, 4, 0, 1, 1, 2, 0}},
+    {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=1 GROUP_WORLD_SIZE=2", {3, 4, 0, 1, 1, 2, 0, -1}},
     /* OneFlow's launcher says no more than this */
-    {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", {1, 2, 1, 2, 0, 1, 0}},
-    {"RANK=1 WORLD_SIZE=3", {1, 3, 1, 3, 0, 1, 0}},
-    {"RANK=5 WORLD_SIZE=6 LOCAL_WORLD_SIZE=2", {5, 6, 1, 2, 2, 3, 0}},
-    {"RANK=5 WORLD_SIZE=6 GROUP_WORLD_SIZE=2", {5, 6, 2, 3, 1, 2, 0}},
-    {"RANK=4 WORLD_SIZE=5 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", {4, 5, 0, 2, 2, 3, 0}},
+    {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", {1, 2, 1, 2, 0, 1, 0, -1}},
+    {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500", {1, 2, 1, 2, 0, 1, 0, -1}},
+    {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=localhost MASTER_PORT=29500", {1, 2, 1, 2, 0, 1, 0, -1}},
+    /* nor with several nodes, where the hosts are unknown until the ranks meet */
+    {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500", {1, 4, 1, -1, -1, -1, 0, -1}},
+    {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500", {3, 4, 1, -1, -1, -1, 0, -1}},
+    {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1", {3, 4, 1, -1, -1, -1, 0, -1}},
+    {"RANK=3 WORLD_SIZE=4 MASTER_ADDR=node0 MASTER_PORT=29500", {3, 4, -1, -1, -1, -1, 0, -1}},
+    {"RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=node0 MASTER_PORT=29500", {0, 1, 0, 1, 0, 1, 0, -1}},
+    {"RANK=1 WORLD_SIZE=3", {1, 3, 1, 3, 0, 1, 0, -1}},
+    {"RANK=5 WORLD_SIZE=6 LOCAL_WORLD_SIZE=2", {5, 6, 1, 2, 2, 3, 0, -1}},
+    {"RANK=5 WORLD_SIZE=6 GROUP_WORLD_SIZE=2", {5, 6, 2, 3, 1, 2, 0, -1}},
+    {"RANK=4 WORLD_SIZE=5 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", {4, 5, 0, 2, 2, 3, 0, -1}},
     /* MPI */
     {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
-     {3, 4, 1, 2, 1, 2, 0}},
+     {3, 4, 1, 2, 1, 2, 0, -1}},
     /* the same on two nodes by turns */
     {"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
-     {2, 4, 1, 2, 0, 2, 0}},
+     {2, 4, 1, 2, 0, 2, 0, -1}},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2",
-     {1, 4, 0, 2, 1, 2, 0}},
+     {1, 4, 0, 2, 1, 2, 0, -1}},
     {"MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=0 MV2_COMM_WORLD_LOCAL_SIZE=1",
-     {1, 2, 0, 1, 1, 2, 0}},
-    {"PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3", {1, 3, 1, 3, 0, 1, 0}},
-    {"PMI_RANK=1 PMI_SIZE=3", {1, 3, 1, 3, 0, 1, 0}},
+     {1, 2, 0, 1, 1, 2, 0, -1}},
+    {"PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3", {1, 3, 1, 3, 0, 1, 0, -1}},
+    {"PMI_RANK=1 PMI_SIZE=3", {1, 3, 1, 3, 0, 1, 0, -1}},
     /* Slurm, with as many tasks on all nodes, and not */
     {"SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_STEP_NUM_NODES=2 "
      "SLURM_STEP_TASKS_PER_NODE=4(x2)",
-     {5, 8, 1, 4, 1, 2, 0}},
+     {5, 8, 1, 4, 1, 2, 0, -1}},
     {"SLURM_PROCID=6 SLURM_STEP_NUM_TASKS=7 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_NUM_NODES=3 "
      "SLURM_STEP_TASKS_PER_NODE=3(x2),1",
-     {6, 7, 0, 1, 2, 3, 0}},
+     {6, 7, 0, 1, 2, 3, 0, -1}},
     {"SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_STEP_NODELIST=n[1-2]",
-     {2, 4, 0, 2, 1, 2, 0}},
+     {2, 4, 0, 2, 1, 2, 0, -1}},
     /* a user who sets torchrun's variables inside of an MPI or Slurm job means these */
     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 SLURM_PROCID=0 "
      "SLURM_STEP_NUM_TASKS=1",
-     {1, 2, 1, 2, 0, 1, 0}},
-    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1", {1, 2, 1, 2, 0, 1, 0}},
+     {1, 2, 1, 2, 0, 1, 0, -1}},
+    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1", {1, 2, 1, 2, 0, 1, 0, -1}},
     {"PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 "
      "SLURM_NODEID=1",
-     {1, 2, 0, 1, 1, 2, 0}},
+     {1, 2, 0, 1, 1, 2, 0, -1}},
     {"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
-     {1, 2, 1, 2, 0, 1, 0}},
+     {1, 2, 1, 2, 0, 1, 0, -1}},
     /* an incomplete set of torchrun's variables does not hide another launcher's */
-    {"LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", {1, 2, 1, 2, 0, 1, 0}},
+    {"LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", {1, 2, 1, 2, 0, 1, 0, -1}},
     /* a batch script is one process, and so is what was started beside the launcher */
-    {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_LOCALID=0", {0, 1, 0, 1, 0, 1, 0}},
-    {"OMPI_COMM_WORLD_SIZE=4", {0, 1, 0, 1, 0, 1, 0}},
+    {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_LOCALID=0", {0, 1, 0, 1, 0, 1, 0, -1}},
+    {"OMPI_COMM_WORLD_SIZE=4", {0, 1, 0, 1, 0, 1, 0, -1}},
 };
 
 Test(world, is_what_the_launcher_says) {
@@ -82,6 +90,7 @@ Test(world, is_what_the_launcher_says) {
         cr_assert(world.node == want->node && world.nodes == want->nodes, "'%s': node %d of %d", goods[i].variables,
                   world.node, world.nodes);
         cr_assert_eq(world.restart, want->restart);
+        cr_assert_eq(world.device, want->device, "'%s': device %d", goods[i].variables, world.device);
     }
 }
 
@@ -101,7 +110,7 @@ static const char *const bads[][2] = {
     {"RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=0", "LOCAL_WORLD_SIZE must be at least 1"},
     {"RANK=0 WORLD_SIZE=2 GROUP_WORLD_SIZE=0", "GROUP_WORLD_SIZE must be at least 1"},
     {"RANK=0 WORLD_SIZE=2 GROUP_RANK=2 GROUP_WORLD_SIZE=2", "GROUP_RANK=2 must be less than GROUP_WORLD_SIZE=2"},
-    {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1", "LOCAL_WORLD_SIZE is needed"},
+    {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=4", "LOCAL_RANK=4 must be less than WORLD_SIZE=4"},
     {"RANK=0 WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=x", "TORCHELASTIC_RESTART_COUNT=x is not"},
 };
 

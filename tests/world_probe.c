@@ -3,12 +3,13 @@
  * their words.
  *
  *   world_probe            meets twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
- *   world_probe reduce     makes the world's communicator and sums the ranks
+ *   world_probe reduce     makes the world's communicator, sums the ranks, and then prints its rank
  *   world_probe calls      makes it and calls every collective, short, of middle length and long, comparing with the reference
  *   world_probe rdma       the same after tutti_comm_init_rdma; and messages
  *   world_probe rdma FILE  makes FILE.<rank> after tutti_comm_init_rdma, waits for FILE, and makes the world once more
  *   world_probe anew FILE  the same without tutti_comm_init_rdma
  *   world_probe world      only prints its rank
+ *   world_probe configure DEVICE_NUM CTRL_PORT NODES WHAT   WHAT, with these of tutti_world_configure; NODES "-": this machine
  *   world_probe stop get KEY   makes it, and stops itself when it has read KEY of the store
  *   world_probe stop set KEY   and before it writes it
  */
@@ -198,10 +199,27 @@ static tutti_status stop(const tutti_world *world, const char *kind, const char 
     return status;
 }
 
+static tutti_status configure(int argc, char **argv) {
+    const char *nodes[8];
+    int nnodes = 0;
+    char *copy = strdup(argv[4]), *rest = copy;
+    for (char *node; strcmp(argv[4], "-") != 0 && nnodes < 8 && (node = strsep(&rest, ",")) != NULL;)
+        nodes[nnodes++] = node;
+    printf("configures\n");
+    tutti_status status =
+        tutti_world_configure(&TUTTI_WORLD_CONFIG(.nodes = nnodes > 0 ? nodes : NULL, .nnodes = nnodes,
+                                                  .ctrl_port = atoi(argv[3]), .device_num = atoi(argv[2])),
+                              argc, argv);
+    free(copy);
+    return status;
+}
+
 int main(int argc, char **argv) {
-    const char *what = argc > 1 ? argv[1] : "meet";
+    const bool configures = argc > 5 && strcmp(argv[1], "configure") == 0;
+    const char *what = configures ? argv[5] : argc > 1 ? argv[1] : "meet";
     tutti_world world;
-    tutti_status status = tutti_world_get(&world);
+    tutti_status status = configures ? configure(argc, argv) : TUTTI_OK;
+    if (status == TUTTI_OK) status = tutti_world_get(&world);
     if (status == TUTTI_OK && strcmp(what, "meet") == 0) status = meet(&world);
     if (status == TUTTI_OK && strcmp(what, "reduce") == 0) status = reduce(&world);
     if (status == TUTTI_OK && strcmp(what, "calls") == 0) status = calls();
@@ -209,6 +227,7 @@ int main(int argc, char **argv) {
         status = rdma(&world, /* asks */ true, argc > 2 ? argv[2] : NULL);
     if (status == TUTTI_OK && strcmp(what, "anew") == 0 && argc > 2) status = rdma(&world, /* asks */ false, argv[2]);
     if (status == TUTTI_OK && strcmp(what, "stop") == 0 && argc > 3) status = stop(&world, argv[2], argv[3]);
+    if (status == TUTTI_OK && strcmp(what, "reduce") == 0) status = tutti_world_get(&world);
     if (status != TUTTI_OK) {
         fprintf(stderr, "world_probe: %s\n", tutti_last_error());
         return 1;

@@ -93,6 +93,17 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
          .kind = TUTTI_SETTING_KIND_TEXT,
          .fallback = "",
          .help = "network interfaces used between hosts, for example eth,ib or =eth0 or ^docker,lo"},
+    [TUTTI_SETTING_PORTS] = {.name = "TUTTI_PORTS",
+                             .kind = TUTTI_SETTING_KIND_TEXT,
+                             .fallback = "",
+                             .help = "ports at which the ranks of this host listen for other hosts, one each, as "
+                                     "20000-20031; default: any free ones"},
+    [TUTTI_SETTING_ADVERTISE] =
+        {.name = "TUTTI_ADVERTISE",
+         .kind = TUTTI_SETTING_KIND_TEXT,
+         .fallback = "",
+         .help = "address at which other hosts reach this one, if it is not its own: of the host of a container whose "
+                 "TUTTI_PORTS are mapped"},
     [TUTTI_SETTING_STORE_PORT] = {.name = "TUTTI_STORE_PORT",
                                   .kind = TUTTI_SETTING_KIND_INT,
                                   .fallback = "0",
@@ -197,12 +208,14 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                           .least = 0,
                                           .most = 255,
                                           .help = "traffic class of RoCE packets (their DSCP times 4)"},
-    [TUTTI_SETTING_DEVICE] = {.name = "TUTTI_DEVICE",
-                              .kind = TUTTI_SETTING_KIND_INT,
-                              .fallback = "auto",
-                              .least = 0,
-                              .most = 1023,
-                              .help = "the GPU of this rank; auto: its rank on the host, modulo the number of GPUs"},
+    [TUTTI_SETTING_DEVICE] =
+        {.name = "TUTTI_DEVICE",
+         .kind = TUTTI_SETTING_KIND_INT,
+         .fallback = "auto",
+         .least = 0,
+         .most = 1023,
+         .help = "the GPU of this rank; auto: the rank table's device_id, or its rank on the host, modulo the "
+                 "number of GPUs"},
     [TUTTI_SETTING_CUDA_MODULE] = {.name = "TUTTI_CUDA_MODULE",
                                    .kind = TUTTI_SETTING_KIND_TEXT,
                                    .fallback = "",

@@ -6,6 +6,7 @@
  *     rank_table.c           a file (RANK_TABLE_FILE)
  *     pmix.c                 queries to the launcher's server on this host
  *     world.c                uses the first source that is present, completes and checks its values
+ *     configure.c            starts the ranks from inside the program
  *     meeting.c              the address at which the ranks of the job meet, from that launcher's values
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCHER_H

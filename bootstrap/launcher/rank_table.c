@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/machine/interfaces.h"
 #include "bootstrap/launcher/launcher.h"
+#include "bootstrap/machine/interfaces.h"
 
 enum { MOST_FILE_BYTES = 16 << 20, LOOK_MS = 100, MOST_DEVICE = 15, MOST_OLD_DEVICE = 7 };
 
@@ -302,7 +303,7 @@ static tutti_status find_self(const tutti_rank_table *table, int *rank_out) {
 /* Nodes are numbered in the order of their lowest rank, ranks of a node in the order of their devices. */
 static void fill_world(const tutti_rank_table *table, int rank, tutti_world *world_out) {
     const tutti_rank_entry *entries = table->entries, *own = &entries[rank];
-    *world_out = (tutti_world){.rank = rank, .size = table->count};
+    *world_out = (tutti_world){.rank = rank, .size = table->count, .device = own->device};
     for (int i = 0; i < table->count; i++) {
         bool first = true, same = strcmp(entries[i].server, own->server) == 0;
         for (int j = 0; j < i && first; j++) first = strcmp(entries[j].server, entries[i].server) != 0;
@@ -311,6 +312,66 @@ static void fill_world(const tutti_rank_table *table, int rank, tutti_world *wor
         world_out->local_size += same;
         world_out->local_rank += same && entries[i].device < own->device;
     }
+}
+
+/* ------------------------------------------------------------------------------------------- interfaces */
+
+/* Adds a name to a list separated by commas, unless it is there already. */
+static void add_name(char *list, size_t capacity, const char *name) {
+    const size_t used = strlen(list), bytes = strlen(name);
+    for (const char *next = list; *next != '\0'; next += *next == ',') {
+        const size_t length = strcspn(next, ",");
+        if (length == bytes && memcmp(next, name, bytes) == 0) return;
+        next += length;
+    }
+    if (used + bytes + 2 <= capacity) snprintf(list + used, capacity - used, "%s%s", used > 0 ? "," : "", name);
+}
+
+/* Lists the names of the interfaces that have one of the texts, separated by commas, as their name or address. */
+static void find_interfaces(const char *texts, const tutti_interface *own, int count, bool by_name, char *list,
+                            size_t capacity) {
+    list[0] = '\0';
+    for (const char *next = texts; *next != '\0'; next += *next == ',') {
+        char text[TUTTI_ADDRESS_TEXT_BYTES];
+        uint8_t address[16];
+        const size_t length = strcspn(next, ",");
+        snprintf(text, sizeof text, "%.*s", (int)tutti_min_size(length, sizeof text - 1), next);
+        next += length;
+        const bool is_address = !by_name && tutti_address_read(text, address);
+        for (int i = 0; i < count; i++)
+            if (!own[i].loopback && (by_name      ? strcmp(own[i].name, text) == 0
+                                     : is_address ? memcmp(own[i].address, address, sizeof address) == 0
+                                                  : false))
+                add_name(list, capacity, own[i].name);
+    }
+}
+
+/* A table of several servers says over which network their devices reach each other. */
+static void choose_interfaces(const tutti_rank_table *table, const tutti_rank_entry *own_entry) {
+    enum { MOST_OWN = 256 };
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    tutti_interface own[MOST_OWN];
+    char names[TUTTI_INTERFACES_PREFERRED_BYTES];
+    int count = 0;
+    bool several = false;
+    for (int i = 0; i < table->count; i++) several |= strcmp(table->entries[i].server, own_entry->server) != 0;
+    if (!several || tutti_interfaces_all(own, MOST_OWN, &count) != TUTTI_OK) return;
+    find_interfaces(own_entry->device_ip, own, count, /* by_name */ false, names, sizeof names);
+    const char *member = "device_ip";
+    if (names[0] == '\0' && table->nics[0] != '\0') {
+        member = "para_plane_nic_name";
+        find_interfaces(table->nics, own, count, /* by_name */ true, names, sizeof names);
+    }
+    tutti_interfaces_prefer(names, member);
+    if (atomic_flag_test_and_set(&told)) return;
+    if (names[0] != '\0')
+        tutti_log(TUTTI_LOG_INFO, "rank table: %s chooses %s between hosts, unless TUTTI_SOCKET_IFNAME is set", member,
+                  names);
+    else
+        tutti_log(TUTTI_LOG_INFO,
+                  "rank table: device_ip %s of rank %d is no address of this host, which uses all its networks "
+                  "(TUTTI_SOCKET_IFNAME chooses)",
+                  own_entry->device_ip, own_entry->rank);
 }
 
 bool tutti_rank_table_present(bool other) {
@@ -324,7 +385,10 @@ tutti_status tutti_rank_table_world(tutti_world *world_out) {
     int rank = 0;
     TUTTI_TRY(tutti_rank_table_load(path, &table));
     tutti_status status = find_self(&table, &rank);
-    if (status == TUTTI_OK) fill_world(&table, rank, world_out);
+    if (status == TUTTI_OK) {
+        fill_world(&table, rank, world_out);
+        choose_interfaces(&table, &table.entries[rank]);
+    }
     tutti_rank_table_free(&table);
     return status == TUTTI_OK ? status : tutti_fail_context(status, "rank table %s", path);
 }

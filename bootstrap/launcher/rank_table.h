@@ -31,6 +31,7 @@ typedef struct tutti_rank_table {
     bool cloud; /* the old layout without ranks */
     int count;
     tutti_rank_entry *entries; /* after the checks: sorted by rank */
+    char nics[128];            /* the old layout's para_plane_nic_name, separated by commas */
 } tutti_rank_table;
 
 /* The function table of the module `json` (modules/json.c), which uses the JSON library. */
@@ -46,7 +47,8 @@ tutti_status tutti_rank_table_check(void);
 /* Returns true when a rank table determines this process's rank. `other`: another launcher's variables are present,
  * so a table without RANK_ID and DEVICE_ID is ignored. */
 bool tutti_rank_table_present(bool other);
-/* Reads the world from the table. */
+/* Reads the world from the table. Restricts the interfaces between hosts (interfaces.h) to
+ * those of its device_ip, or of the table's para_plane_nic_name, if this host has them. */
 tutti_status tutti_rank_table_world(tutti_world *world_out);
 /* The host of rank 0, as an address or a name, and a name for the job that is derived from the table. */
 tutti_status tutti_rank_table_meeting(char *host_out, size_t host_capacity, char *run_out, size_t run_capacity);

@@ -2,12 +2,14 @@
  * This process's rank and the number of ranks: the launcher's values, completed and checked.
  *
  * No value is guessed silently. Rank and size must be given together or not at all; values about the hosts that a
- * launcher omits are filled in and logged; a contradiction fails with an error that shows all values found.
+ * launcher omits are filled in and logged where the ranks meet on this host, and are unknown (-1) where there may be
+ * several hosts, until the ranks have met; a contradiction fails with an error that shows all values found.
  * torchrun's variables take precedence over a rank table, and that over the variables of MPI and Slurm: variables
  * that are set by hand inside such a job are meant.
  */
 #include "bootstrap/launcher/world.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +18,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
+#include "bootstrap/launcher/meeting.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
 
@@ -49,7 +52,18 @@ static void say_assumed(const tutti_launcher_row *row, const int *values) {
               size != NULL ? size : "LOCAL_WORLD_SIZE", values[TUTTI_TOLD_SIZE]);
 }
 
-/* Local rank and local size may follow from other values; otherwise all ranks are assumed to be on one host. */
+/* Whether torchrun's variables, set by OneFlow's launcher or by hand without LOCAL_WORLD_SIZE, may be those of ranks on
+ * several hosts. They are of one host only where the ranks meet at a loopback address. */
+static bool may_be_several_hosts(const tutti_launcher_row *row, const int *values) {
+    const char *master = tutti_launcher_variable("MASTER_ADDR");
+    const int local_rank = values[TUTTI_TOLD_LOCAL_RANK];
+    if (row->launcher != TUTTI_LAUNCHER_TORCHRUN || values[TUTTI_TOLD_SIZE] == 1) return false;
+    if (local_rank != UNSET && local_rank != values[TUTTI_TOLD_RANK]) return true;
+    return master != NULL && !tutti_meeting_is_loopback(master);
+}
+
+/* Local rank and local size may follow from other values; otherwise all ranks are assumed to be on one host, or the
+ * local size stays unknown. */
 static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
     int nodes = values[TUTTI_TOLD_NODES], *local_size = &values[TUTTI_TOLD_LOCAL_SIZE];
     int *local_rank = &values[TUTTI_TOLD_LOCAL_RANK];
@@ -60,6 +74,7 @@ static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
         if (*local_rank == UNSET) *local_rank = values[TUTTI_TOLD_RANK] % *local_size;
         return TUTTI_OK;
     }
+    if (may_be_several_hosts(row, values)) return TUTTI_OK;
     if (*local_rank != UNSET && *local_rank != values[TUTTI_TOLD_RANK]) {
         char problem[200];
         const char *name = row->names[TUTTI_TOLD_LOCAL_SIZE];
@@ -76,6 +91,7 @@ static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
 
 /* MPI's launchers do not provide the node: ranks are assigned to the nodes in blocks, or round-robin. */
 static void fill_node(int *values) {
+    if (values[TUTTI_TOLD_LOCAL_SIZE] == UNSET) return;
     int rank = values[TUTTI_TOLD_RANK], local_rank = values[TUTTI_TOLD_LOCAL_RANK];
     int local_size = values[TUTTI_TOLD_LOCAL_SIZE], *nodes = &values[TUTTI_TOLD_NODES];
     if (*nodes == UNSET) *nodes = (values[TUTTI_TOLD_SIZE] + local_size - 1) / local_size;
@@ -93,7 +109,8 @@ static tutti_status complete(const tutti_launcher_row *row, int *values) {
     }
     TUTTI_TRY(check_index(row, TUTTI_TOLD_RANK, TUTTI_TOLD_SIZE, values));
     TUTTI_TRY(fill_local(row, values));
-    TUTTI_TRY(check_index(row, TUTTI_TOLD_LOCAL_RANK, TUTTI_TOLD_LOCAL_SIZE, values));
+    const bool sized = values[TUTTI_TOLD_LOCAL_SIZE] != UNSET;
+    TUTTI_TRY(check_index(row, TUTTI_TOLD_LOCAL_RANK, sized ? TUTTI_TOLD_LOCAL_SIZE : TUTTI_TOLD_SIZE, values));
     if (values[TUTTI_TOLD_LOCAL_SIZE] > values[TUTTI_TOLD_SIZE]) {
         char problem[160];
         const char *local = row->names[TUTTI_TOLD_LOCAL_SIZE];
@@ -103,6 +120,7 @@ static tutti_status complete(const tutti_launcher_row *row, int *values) {
     }
     if (values[TUTTI_TOLD_NODES] != UNSET) TUTTI_TRY(check_positive(row, TUTTI_TOLD_NODES, values));
     fill_node(values);
+    if (values[TUTTI_TOLD_NODES] == UNSET) return TUTTI_OK;
     return check_index(row, TUTTI_TOLD_NODE, TUTTI_TOLD_NODES, values);
 }
 
@@ -135,7 +153,30 @@ static void warn_of_other_launchers(void) {
     }
 }
 
-tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_out) {
+/* What the ranks of the world have found when they met. */
+static struct {
+    pthread_mutex_t lock;
+    tutti_world world; /* size 0: nothing */
+} found = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void tutti_world_complete(const tutti_world *world) {
+    pthread_mutex_lock(&found.lock);
+    found.world = *world;
+    pthread_mutex_unlock(&found.lock);
+}
+
+static void fill_unknown(tutti_world *world) {
+    pthread_mutex_lock(&found.lock);
+    const tutti_world other = found.world;
+    pthread_mutex_unlock(&found.lock);
+    if (other.size != world->size || other.rank != world->rank) return;
+    if (world->local_rank == UNSET) world->local_rank = other.local_rank;
+    if (world->local_size == UNSET) world->local_size = other.local_size;
+    if (world->node == UNSET) world->node = other.node;
+    if (world->nodes == UNSET) world->nodes = other.nodes;
+}
+
+static tutti_status read_world(tutti_world *world_out, tutti_launcher *launcher_out) {
     const tutti_launcher_row *row = tutti_launcher_row_present();
     bool torchrun = row != NULL && row->launcher == TUTTI_LAUNCHER_TORCHRUN;
     *launcher_out = row != NULL ? row->launcher : TUTTI_LAUNCHER_NONE;
@@ -150,6 +191,15 @@ tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_o
     }
     warn_of_other_launchers();
     *world_out = (tutti_world){.size = 1, .local_size = 1, .nodes = 1};
+    return TUTTI_OK;
+}
+
+tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_out) {
+    tutti_world world;
+    TUTTI_TRY(read_world(&world, launcher_out));
+    if (*launcher_out != TUTTI_LAUNCHER_RANK_TABLE) world.device = UNSET;
+    if (world.local_size == UNSET || world.nodes == UNSET) fill_unknown(&world);
+    *world_out = world;
     return TUTTI_OK;
 }
 

@@ -13,6 +13,7 @@
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,7 +212,22 @@ static tutti_interface describe(int fd, const struct ifaddrs *from) {
     return item;
 }
 
-/* Returns the value of TUTTI_SOCKET_IFNAME, or else of the first of the other variables that is set, and its name. */
+/* What tutti_interfaces_prefer was told, as a filter. */
+static struct {
+    pthread_mutex_t lock;
+    char filter[TUTTI_INTERFACES_PREFERRED_BYTES + 1];
+    const char *member;
+} preferred = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void tutti_interfaces_prefer(const char *names, const char *member) {
+    pthread_mutex_lock(&preferred.lock);
+    snprintf(preferred.filter, sizeof preferred.filter, "%s%s", *names != '\0' ? "=" : "", names);
+    preferred.member = member;
+    pthread_mutex_unlock(&preferred.lock);
+}
+
+/* Returns the value of TUTTI_SOCKET_IFNAME, or else of the first of the other variables that is set, or else what is
+ * preferred, and its name. */
 static const char *find_filter(const char **variable_out) {
     static const char *const others[] = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"};
     const char *filter = tutti_setting_text(TUTTI_SETTING_SOCKET_IFNAME);
@@ -221,7 +237,13 @@ static const char *find_filter(const char **variable_out) {
         *variable_out = others[i];
         filter = getenv(others[i]);
     }
-    return filter;
+    if (*filter != '\0') return filter;
+    static _Thread_local char copy[sizeof preferred.filter];
+    pthread_mutex_lock(&preferred.lock);
+    snprintf(copy, sizeof copy, "%s", preferred.filter);
+    if (*copy != '\0') *variable_out = preferred.member;
+    pthread_mutex_unlock(&preferred.lock);
+    return copy;
 }
 
 /* Reads the system's list; the caller frees it. */

@@ -36,6 +36,11 @@ typedef struct tutti_interface {
  * when the variable excludes all of them; the error names the variable and the existing interfaces. */
 tutti_status tutti_interfaces_list(tutti_interface *interfaces_out, int capacity, int *count_out);
 
+/* Restricts tutti_interfaces_list, where none of the variables is set, to the interfaces of exactly these names,
+ * separated by commas; "": no longer. `member` names what has chosen them, and must last. */
+enum { TUTTI_INTERFACES_PREFERRED_BYTES = 128 };
+void tutti_interfaces_prefer(const char *names, const char *member);
+
 /* Lists all addresses of this host, including loopback, regardless of the variables. */
 tutti_status tutti_interfaces_all(tutti_interface *interfaces_out, int capacity, int *count_out);
 

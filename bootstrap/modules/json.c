@@ -124,11 +124,23 @@ static tutti_status read_group(const cJSON *group, tutti_rank_table *table) {
                        table->count - before, "devices");
 }
 
+/* Joins the names of interfaces with commas; what is no text, or does not fit, is left out. */
+static void read_nics(const cJSON *root, char *text, size_t capacity) {
+    const cJSON *name;
+    size_t used = 0;
+    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(root, "para_plane_nic_name")) {
+        const char *one = cJSON_GetStringValue(name);
+        if (one == NULL || used + strlen(one) + 2 > capacity) continue;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used > 0 ? "," : "", one);
+    }
+}
+
 /* The old layout, "standard": a group of instances. */
 static tutti_status read_groups(const cJSON *root, tutti_rank_table *table) {
     const cJSON *groups, *group;
     const char *location = text_of(root, "para_plane_nic_location");
     table->cloud = text_of(root, "deploy_mode") == NULL;
+    read_nics(root, table->nics, sizeof table->nics);
     if (location != NULL && strcmp(location, "device") != 0)
         return host->fail(TUTTI_ERR_CONFIG, "para_plane_nic_location is '%.20s'; only 'device' is supported", location);
     TUTTI_TRY(get_array(root, "group_list", &groups));

@@ -17,31 +17,29 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/world.h"
-#include "comm/api/select.h"
-#include "comm/shm/flags.h"
 #include "comm/api/create.h"
+#include "comm/api/select.h"
 #include "comm/base/fork.h"
-#include "comm/shm/retire.h"
-#include "comm/shm/segment.h"
-#include "comm/shm/heap.h"
+#include "comm/base/page.h"
+#include "comm/base/queue.h"
+#include "comm/gpu/stream.h"
+#include "comm/health/heartbeat_hosts.h"
+#include "comm/init/init.h"
+#include "comm/init/timing.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
-#include "comm/p2p/p2p.h"
-#include "comm/shm/peer.h"
-#include "comm/shm/slots.h"
-#include "comm/init/timing.h"
-#include "comm/gpu/stream.h"
 #include "comm/net/route_log.h"
-#include "comm/base/queue.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/flags.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/peer.h"
+#include "comm/shm/retire.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/slots.h"
 
 /* --------------------------------------------------------------------------------------- life of the struct */
 
-void tutti_comm_retain(tutti_comm *comm) {
-    atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
-}
-
-void tutti_comm_release(tutti_comm *comm) {
-    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
+void tutti_comm_free(tutti_comm *comm) {
     tutti_stream_free(comm);
     tutti_queue_destroy(comm);
     tutti_hosts_free(comm->hosts);
@@ -50,6 +48,12 @@ void tutti_comm_release(tutti_comm *comm) {
     free(comm->factors);
     free(comm->buffers);
     free(comm);
+}
+
+static void leave_hosts(tutti_comm *comm) {
+    tutti_hosts_uncount(comm);
+    tutti_heartbeat_leave_hosts(comm);
+    tutti_hosts_leave(comm);
 }
 
 /* Closes a communicator. Works on a broken one, on one whose creation failed half-way, and on a whole one. */
@@ -63,7 +67,7 @@ static void dismantle(tutti_comm *comm) {
         atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
         tutti_page_wake(comm->page);
         if (comm->hosts == NULL) tutti_retire_comm(comm);
-        else tutti_hosts_leave(comm);
+        else leave_hosts(comm);
     }
     tutti_comm_release(comm);
 }
@@ -102,6 +106,7 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->factors, &comm->factors), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->buffers, &comm->buffers), fail);
     TUTTI_TRY_GOTO(status, tutti_select_forced(&comm->forced_row), fail);
+    comm->run = tutti_select_and_run;
     TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
     TUTTI_TRY_GOTO(status, tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *comm->page, &page), fail);
     comm->page = page;
@@ -112,11 +117,6 @@ fail:
     free(comm->members);
     tutti_comm_release(comm);
     return status;
-}
-
-void tutti_create_identify(tutti_comm *comm, uint64_t id) {
-    comm->id = id;
-    atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
 }
 
 /* Fills in what a communicator of one host must know of its ranks. */
@@ -139,11 +139,12 @@ tutti_status tutti_create_end(tutti_comm *comm) {
         comm->spins = comm->hosts->local->spins;
     }
     TUTTI_TRY(tutti_p2p_open(comm));
-    if (comm->hosts != NULL) TUTTI_TRY(tutti_hosts_watch(comm));
+    if (comm->hosts != NULL) TUTTI_TRY(tutti_heartbeat_watch_hosts(comm));
     tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = comm->connect_timeout_ms};
-    comm->meeting = true;
+    /* Only the first ranks of a host report early. */
+    comm->reports_early = (comm->hosts != NULL ? comm->hosts->local : comm)->rank < 2;
     tutti_status status = tutti_queue_run(comm, &meeting);
-    comm->meeting = false;
+    comm->reports_early = false;
     return status;
 }
 
@@ -162,7 +163,7 @@ static tutti_status meet_alone(tutti_comm *comm) {
     tutti_peer *self;
     TUTTI_TRY(tutti_random_bytes(&id, sizeof id));
     TUTTI_TRY(tutti_peer_self(&self));
-    tutti_create_identify(comm, id | 1);
+    tutti_comm_identify(comm, id | 1);
     tutti_peer_retain(self);
     comm->members[0] = (tutti_member){.process = self, .page = comm->page};
     comm->host_ranks = comm->host_cores = 1;
@@ -173,7 +174,7 @@ static tutti_status create(int rank, int nranks, const tutti_store *store, const
                            const tutti_comm_options *options, const char *name, tutti_comm **comm_out) {
     tutti_comm *comm = NULL;
     TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
-    tutti_status status = nranks > 1 ? tutti_meet_in_store(comm, store, prefix) : meet_alone(comm);
+    tutti_status status = nranks > 1 ? tutti_meet_in_store(comm, store, prefix, tutti_create_end) : meet_alone(comm);
     if (status != TUTTI_OK) {
         char text[TUTTI_ERROR_TEXT_BYTES];
         snprintf(text, sizeof text, "%s", tutti_last_error());
@@ -206,6 +207,17 @@ tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, c
     return create(rank, nranks, store, prefix, options, "comm", comm_out);
 }
 
+/* OneFlow's launcher does not say which ranks share a host. */
+static void complete_world(const tutti_comm *comm, tutti_world world) {
+    tutti_comm_details details;
+    if (tutti_comm_get(comm, &details) != TUTTI_OK) return;
+    world.local_rank = details.local_rank;
+    world.local_size = details.local_size;
+    world.node = details.host;
+    world.nodes = details.hosts;
+    tutti_world_complete(&world);
+}
+
 tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
     tutti_world world;
     tutti_rendezvous *rendezvous = NULL;
@@ -219,49 +231,13 @@ tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
     tutti_timing_over(TUTTI_TIMING_STORE);
     tutti_status status = create(world.rank, world.size, tutti_rendezvous_store(rendezvous),
                                  tutti_rendezvous_prefix(rendezvous), NULL, "world", comm_out);
-    if (status != TUTTI_OK) tutti_rendezvous_hurry(rendezvous);
+    if (status == TUTTI_OK) complete_world(*comm_out, world);
+    else tutti_rendezvous_hurry(rendezvous);
     tutti_rendezvous_close(rendezvous);
     return status;
 }
 
-/* ---------------------------------------------------------------------------------------- breaking, ending */
-
-tutti_status tutti_comm_check(tutti_comm *comm) {
-    if (TUTTI_UNLIKELY(tutti_forked()))
-        return tutti_fail(TUTTI_ERR_FORKED, "communicator \"%s\" belongs to the process that this one was forked from",
-                          comm->name);
-    if (TUTTI_LIKELY(atomic_load_explicit(&comm->page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN))
-        return TUTTI_OK;
-    return tutti_fail((tutti_status)comm->page->broken_status, "%s", comm->page->broken_text);
-}
-
-tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
-    tutti_page *page = comm->page;
-    uint32_t whole = TUTTI_PAGE_WHOLE;
-    if (atomic_compare_exchange_strong_explicit(&page->state, &whole, TUTTI_PAGE_BREAKING, memory_order_acq_rel,
-                                                memory_order_acquire)) {
-        page->broken_status = status;
-        snprintf(page->broken_text, sizeof page->broken_text, "%s", tutti_last_error());
-        atomic_store_explicit(&page->state, TUTTI_PAGE_BROKEN, memory_order_release);
-        for (int i = 0; i < TUTTI_POSTS; i++)
-            if (atomic_load(&page->step) < tutti_step_at(atomic_load(&page->posts[i].sequence), TUTTI_STEP_DONE))
-                atomic_store_explicit(&page->posts[i].signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
-        tutti_page_wake(page);
-    }
-    while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {}
-    return tutti_fail((tutti_status)page->broken_status, "%s", page->broken_text);
-}
-
-tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
-    status = tutti_comm_break(comm, status);
-    /* else the thread that runs the operation notifies the others */
-    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) {
-        tutti_link_break_all(comm);
-        tutti_queue_leave(comm);
-    }
-    tutti_p2p_notify_broken(comm);
-    return tutti_fail(status, "%s", comm->page->broken_text);
-}
+/* ------------------------------------------------------------------------------------------------ ending */
 
 tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_abort: comm is NULL");

@@ -9,13 +9,10 @@
 /* Makes a communicator with its own page and no data of other ranks yet. */
 tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *options, const char *name,
                                 tutti_comm **comm_out);
-/* Fills comm from what the ranks publish in the store: which ranks exist and on which host; their memory, or the
- * addresses at which they can be reached. */
-tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix);
-/* Sets the id; must be called before any other rank can see the page. */
-void tutti_create_identify(tutti_comm *comm, uint64_t id);
 /* All members, host_ranks and host_cores are filled in: opens the communicator and meets the other ranks. */
 tutti_status tutti_create_end(tutti_comm *comm);
+/* Frees the struct and what belongs to it; for tutti_comm_release. */
+void tutti_comm_free(tutti_comm *comm);
 /* Removes a communicator whose creation failed; peers that see its page get the thread's error text. NULL is
  * allowed. */
 void tutti_create_cancel(tutti_comm *comm);

@@ -5,15 +5,18 @@
  * order of their calls. Of messages on CUDA memory the sends come first: a receive makes the following work in its
  * stream wait. The group's work ends with its last part; while parts are being added it counts one part more.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/fault.h"
 #include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
 #include "comm/base/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
+#include "comm/p2p/p2p.h"
 
 typedef struct group {
     tutti_comm *comm; /* NULL: no group is open on this thread */
@@ -68,8 +71,13 @@ tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op, int gpu, v
     work->op = *op;
     work->gpu = gpu;
     work->stream = stream;
+    tutti_status status = tutti_work_own_arrays(comm, work);
+    if (status != TUTTI_OK) {
+        tutti_work_free(work);
+        return status;
+    }
     g->ops[g->nops++] = work;
-    return tutti_op_own_arrays(comm, work);
+    return TUTTI_OK;
 }
 
 tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message) {
@@ -86,10 +94,11 @@ static tutti_status start_messages(group *g, tutti_work *whole, bool queued, boo
         const tutti_message *message = &g->messages[i];
         bool cuda = message->gpu != TUTTI_PLACE_HOST;
         if ((cuda && !message->sends) != waiting_ones) continue;
+        if (tutti_fault("group_start")) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a part of a group");
         if (cuda)
             TUTTI_TRY(tutti_stream_submit_message(g->comm, message, queued ? whole : NULL,
                                                   queued ? &g->message_works[i] : NULL));
-        else TUTTI_TRY(tutti_message_start(g->comm, message, whole, &g->message_works[i]));
+        else TUTTI_TRY(tutti_p2p_start(g->comm, message, whole, &g->message_works[i]));
     }
     return TUTTI_OK;
 }
@@ -143,6 +152,16 @@ tutti_status tutti_group_cancel(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
+/* A part could not be started, and peers wait for it; those before it are under way, in the caller's buffers. The communicator breaks,
+ * which ends them. */
+static tutti_status end_started(tutti_comm *comm, tutti_work *whole, tutti_status status) {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    tutti_comm_give_up(comm, status);
+    (void)tutti_work_finish(whole);
+    return tutti_fail(status, "%s", text);
+}
+
 tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
     TUTTI_TAKE_OPTIONS("tutti_group_end");
     group *g = &open_group;
@@ -166,6 +185,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
         tutti_work_retain(whole);
         status = start(&mine, whole, queued);
         tutti_work_end(guard, status);
+        if (status != TUTTI_OK && !tutti_work_done(whole)) status = end_started(comm, whole, status);
         if (queued && mine.nmessages > 0 && !tutti_work_done(whole)) tutti_queue_serve_p2p(comm);
     }
     tutti_work_free(guard);

@@ -9,10 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/engines.h"
 #include "comm/net/hier/hierarchical.h"
+#include "comm/p2p/p2p.h"
 #include "comm/shm/coll/shared.h"
+#include "comm/shm/flags.h"
+#include "comm/shm/quiesce.h"
 
 #define KIND(name) (1u << TUTTI_KIND_##name)
 #define ALL_KINDS  ((1u << TUTTI_KIND_COUNT) - 1)
@@ -108,8 +112,27 @@ tutti_status tutti_select_forced(int *row_out) {
                       known, tutti_rail_row_names(), tutti_engines_names());
 }
 
-tutti_status tutti_select_and_run(tutti_comm *comm, const tutti_op *op) {
-    return choose(comm, op)->run(comm, op);
+/* Makes the signature cover all calls up to this one. So if calls differ in a call in which not every rank met
+ * every other, the next call with a full meeting finds it. */
+static void chain_signature(tutti_comm *comm, tutti_op *op) {
+    comm->history = tutti_hash_add(comm->history, op->signature);
+    op->signature = comm->history >> 1;
+}
+
+tutti_status tutti_select_and_run(tutti_comm *comm, tutti_op *op) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    if (TUTTI_UNLIKELY(op->begun_ns == 0)) op->begun_ns = tutti_coarse_now_ns();
+    op->sequence = ++comm->sequence;
+    chain_signature(comm, op);
+    tutti_wait_state_begin(comm, op);
+    tutti_status status = comm->hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
+    if (TUTTI_LIKELY(status == TUTTI_OK)) status = choose(comm, op)->run(comm, op);
+    if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
+    status = tutti_comm_give_up_running(comm, status);
+    if (comm->hosts != NULL) return status;
+    tutti_post_spoil(comm, op);
+    if (comm->exposed == op->sequence) tutti_quiesce(comm, op);
+    return status;
 }
 
 const char *tutti_select_row(int index, char *text, size_t capacity) {

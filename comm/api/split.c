@@ -9,17 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/hash.h"
-#include "comm/net/hier/hierarchical.h"
-#include "comm/shm/flags.h"
+#include "bootstrap/base/status.h"
 #include "comm/api/create.h"
-#include "comm/shm/segment.h"
+#include "comm/base/queue.h"
+#include "comm/gpu/stream.h"
+#include "comm/net/hier/hierarchical.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
-#include "comm/gpu/stream.h"
-#include "comm/base/queue.h"
+#include "comm/shm/segment.h"
 
 /* The data that a rank publishes about itself. */
 typedef struct ticket {
@@ -86,6 +86,8 @@ static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, con
             tutti_peer_retain(process);
             tutti_hosts_enter_remote(comm, rank, process);
         }
+        const int job_rank = parent->members[parent_rank].job_rank;
+        comm->members[rank].job_rank = job_rank > 0 ? job_rank : 1 + parent_rank;
     }
     if (comm->hosts != NULL) tutti_hosts_fill_local(comm);
     return TUTTI_OK;
@@ -170,7 +172,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
     tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &new) : TUTTI_OK;
     if (new != NULL) {
         inherit(new, comm, options);
-        tutti_create_identify(new, own.id);
+        tutti_comm_identify(new, own.id);
         own.page = (uint64_t)(uintptr_t)new->page;
     }
     tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER,
@@ -193,7 +195,8 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
 /* ------------------------------------------------------------------------------------------------- group */
 
 static tutti_status wait_and_free(tutti_work *work, tutti_status started) {
-    tutti_status status = started == TUTTI_OK ? tutti_work_wait(work, -1) : started;
+    /* An interrupt breaks the communicator, which ends the message: it may not go on in memory that the caller frees. */
+    tutti_status status = started == TUTTI_OK ? tutti_work_finish(work) : started;
     tutti_work_free(work);
     return status;
 }
@@ -235,10 +238,10 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
     if (comm->rank == 0) {
         TUTTI_TRY(tutti_random_bytes(&tickets[0].id, sizeof tickets[0].id));
         tickets[0].id |= 1;
-        tutti_create_identify(comm, tickets[0].id);
+        tutti_comm_identify(comm, tickets[0].id);
     }
     TUTTI_TRY(share_tickets(parent, ranks, comm->nranks, comm->rank, tag, comm->connect_timeout_ms, tickets));
-    tutti_create_identify(comm, tickets[0].id);
+    tutti_comm_identify(comm, tickets[0].id);
     TUTTI_TRY(take_members(comm, parent, ranks, tickets));
     return tutti_create_end(comm);
 }

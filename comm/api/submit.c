@@ -3,46 +3,11 @@
  */
 #include "comm/api/submit.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "bootstrap/base/status.h"
+#include "comm/base/queue.h"
+#include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"
-#include "comm/gpu/stream.h"
-#include "comm/base/queue.h"
-
-tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work) {
-    tutti_op *op = &work->op;
-    size_t n = (size_t)comm->nranks, entry_bytes = n * sizeof(void *);
-    _Static_assert(sizeof(size_t) == sizeof(void *), "pointers and counts share one block");
-    if (op->srcs == NULL && op->dsts == NULL) return TUTTI_OK;
-    char *block;
-    TUTTI_TRY(tutti_calloc(4 * n, sizeof(void *), &block));
-    work->arrays = block;
-    const void *sources[4] = {op->srcs, op->src_counts, op->dsts, op->dst_counts};
-    for (int i = 0; i < 4; i++)
-        if (sources[i] != NULL) memcpy(block + (size_t)i * entry_bytes, sources[i], entry_bytes);
-    if (op->srcs != NULL) op->srcs = (const void *const *)(void *)block;
-    if (op->src_counts != NULL) op->src_counts = (const size_t *)(void *)(block + entry_bytes);
-    if (op->dsts != NULL) op->dsts = (void *const *)(void *)(block + 2 * entry_bytes);
-    if (op->dst_counts != NULL) op->dst_counts = (const size_t *)(void *)(block + 3 * entry_bytes);
-    return TUTTI_OK;
-}
-
-tutti_status tutti_submit_queued(tutti_comm *comm, const tutti_op *op, tutti_work **work_out) {
-    tutti_work *work;
-    TUTTI_TRY(tutti_work_create(comm, &work));
-    work->op = *op;
-    tutti_status status = tutti_op_own_arrays(comm, work);
-    if (status == TUTTI_OK) status = tutti_queue_push(comm, work);
-    if (status != TUTTI_OK) {
-        tutti_work_free(work);
-        return status;
-    }
-    *work_out = work;
-    return TUTTI_OK;
-}
 
 static tutti_memory said_by(const tutti_options *options) {
     return options != NULL ? options->memory : TUTTI_MEMORY_ASK;
@@ -67,33 +32,7 @@ tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options
     if (TUTTI_UNLIKELY(gpu != TUTTI_PLACE_HOST))
         return tutti_stream_submit(comm, op, gpu, options != NULL ? options->stream : NULL, NULL,
                                    queued ? options->work : NULL);
-    return queued ? tutti_submit_queued(comm, op, options->work) : tutti_queue_run(comm, op);
-}
-
-tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
-                                 tutti_work **work_out) {
-    tutti_work *work;
-    TUTTI_TRY(tutti_work_create(comm, &work));
-    work->op.timeout_ms = message->timeout_ms;
-    if (whole != NULL) {
-        work->whole = whole;
-        tutti_work_retain(whole);
-        atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
-    }
-    tutti_status status = message->sends
-                              ? tutti_p2p_send(comm, message->src, message->bytes, message->peer, message->tag, work)
-                              : tutti_p2p_recv(comm, message->dst, message->bytes, message->item_bytes, message->peer,
-                                               message->tag, work);
-    if (status != TUTTI_OK) {
-        if (whole != NULL) {
-            atomic_fetch_sub_explicit(&whole->parts, 1, memory_order_relaxed);
-            tutti_work_free(whole);
-        }
-        tutti_work_free(work);
-        return status;
-    }
-    *work_out = work;
-    return TUTTI_OK;
+    return queued ? tutti_queue_submit(comm, op, options->work) : tutti_queue_run(comm, op);
 }
 
 /* Completes a blocking message by the short path; false: the caller must take the long path. */
@@ -118,7 +57,7 @@ static void tell_received(const tutti_message *message, const tutti_work *work) 
 /* The long path of a blocking message. */
 static tutti_status message_finish(tutti_comm *comm, const tutti_message *message) {
     tutti_work *work;
-    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    TUTTI_TRY(tutti_p2p_start(comm, message, NULL, &work));
     tutti_status status = tutti_work_finish(work);
     tutti_queue_serve_rest(comm);
     if (status == TUTTI_OK || status == TUTTI_ERR_TRUNCATED) tell_received(message, work);
@@ -152,7 +91,7 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
         return status;
     }
     tutti_work *work;
-    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    TUTTI_TRY(tutti_p2p_start(comm, message, NULL, &work));
     if (!tutti_work_done(work)) tutti_queue_serve_p2p(comm);
     *options->work = work;
     return TUTTI_OK;

@@ -26,6 +26,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
@@ -60,7 +61,7 @@ typedef struct tutti_op {
     uint64_t signature; /* equal on all ranks, otherwise the calls mismatch */
     uint64_t sequence;  /* number on its communicator, from 1; set when it runs */
     const struct tutti_op *part_of; /* of a part of another operation: that operation, for reports; else NULL */
-    /* Over several hosts: runs instead of the algorithm of the kind (verbs_only.c); NULL: none. */
+    /* Over several hosts: runs instead of the algorithm of the kind (comm/api/rdma.c); NULL: none. */
     tutti_status (*between_hosts)(tutti_comm *comm, const struct tutti_op *op);
 } tutti_op;
 
@@ -173,6 +174,7 @@ struct tutti_stream_seed;
 typedef struct tutti_member {
     struct tutti_peer *process; /* process of the rank; peer.h */
     tutti_page *page;           /* as mapped here */
+    int job_rank;               /* split communicators: 1 + its rank in the first one; else 0 */
 } tutti_member;
 
 /* What a wait of the current operation knows of its deadlines; reset when the operation starts. */
@@ -214,6 +216,8 @@ struct tutti_comm {
     /* ranks of the host that share its cores, and number of cores; a split communicator inherits both */
     int host_ranks, host_cores;
     size_t chunk_bytes;
+    /* runs an operation in its turn: tutti_select_and_run; called by the queue */
+    tutti_status (*run)(tutti_comm *comm, tutti_op *op);
     int forced_row;            /* row of the algorithm table set by TUTTI_ALGORITHM; -1: none */
     tutti_member *members;     /* nranks entries */
     struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
@@ -227,17 +231,17 @@ struct tutti_comm {
     uint64_t finished;      /* all ranks have finished this call and all calls before it, as far as known here */
     uint64_t history;       /* hash of all calls so far, part of the next signature */
     tutti_store_policy pace;
-    uint64_t splits;            /* communicators split from this one; equal on all ranks */
-    atomic_bool has_rdma;       /* tutti_comm_init_rdma has succeeded */
-    bool meeting;               /* in the barrier that ends its creation; used by its runner only */
-    tutti_wait_state wait_state;  /* of the running collective; used by its runner only */
-    tutti_oversubscribed crowd; /* used by its runner only */
-    struct tutti_slots *slots;  /* lease; NULL: none; slots.h */
-    atomic_int slots_busy;      /* 1 while a call uses the lease, so that no other communicator takes it */
-    const void **views;         /* scratch of nranks pointers, for algorithms */
-    double *factors;            /* scratch of nranks factors */
-    char **buffers;             /* scratch of nranks pointers */
-    tutti_kept kept[2];         /* released with the page */
+    uint64_t splits;      /* communicators split from this one; equal on all ranks */
+    atomic_bool has_rdma; /* tutti_comm_init_rdma has succeeded */
+    bool reports_early;   /* in the barrier that ends its creation: report a stall soon; used by its runner only */
+    tutti_wait_state wait_state; /* of the running collective; used by its runner only */
+    tutti_oversubscribed crowd;  /* used by its runner only */
+    struct tutti_slots *slots;   /* lease; NULL: none; slots.h */
+    atomic_int slots_busy;       /* 1 while a call uses the lease, so that no other communicator takes it */
+    const void **views;          /* scratch of nranks pointers, for algorithms */
+    double *factors;             /* scratch of nranks factors */
+    char **buffers;              /* scratch of nranks pointers */
+    tutti_kept kept[2];          /* released with the page */
     /* last call in which peers may write into this rank's buffers; quiesce.h */
     uint64_t exposed;
     struct tutti_work_queue *queue;        /* queue.h */
@@ -254,16 +258,24 @@ static inline int tutti_comm_shown(const tutti_comm *comm, int rank) {
     return comm->shown_ranks != NULL ? comm->shown_ranks[rank] : rank;
 }
 
+/* Sets the id; must be called before any other rank can see the page. */
+void tutti_comm_identify(tutti_comm *comm, uint64_t id);
+
+/* For errors, behind a rank's process: ", rank 5 of the job" where the job's number differs from the one shown, else "". */
+static inline const char *tutti_comm_job_rank(const tutti_comm *comm, int rank, char text[40]) {
+    const int job_rank = comm->members != NULL ? comm->members[rank].job_rank : 0;
+    text[0] = '\0';
+    if (job_rank > 0 && job_rank - 1 != tutti_comm_shown(comm, rank))
+        snprintf(text, 40, ", rank %d of the job", job_rank - 1);
+    return text;
+}
+
 /* Fails if the process was forked, or if the communicator is broken or being destroyed; else returns TUTTI_OK. */
 tutti_status tutti_comm_check(tutti_comm *comm);
 
 /* Breaks the communicator with `status` and this thread's error text, unless it is already broken; wakes waiters.
  * Returns the status with which it is broken and sets its text as this thread's error. */
 tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
-
-/* The same, and notifies other hosts. Any thread may call it, except one that runs an operation of the
- * communicator. */
-tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status);
 
 /* Reference count of the struct; the last release frees it. */
 void tutti_comm_retain(tutti_comm *comm);

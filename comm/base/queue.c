@@ -12,15 +12,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "comm/api/select.h"
+#include "comm/base/backoff.h"
+#include "comm/base/hooks.h"
+#include "comm/base/page.h"
 #include "comm/base/wake_timer.h"
-#include "comm/net/link.h"
-#include "comm/p2p/p2p.h"
-#include "comm/shm/flags.h"
-#include "comm/shm/quiesce.h"
 
 #define WORKER_IDLE_MS    1000
 #define LEAST_PATIENCE_NS INT64_C(100000)
@@ -119,42 +116,8 @@ void tutti_queue_hurry(tutti_work *work) {
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* Makes the signature cover all calls up to this one. So if calls differ in a call in which not every rank met
- * every other, the next call with a full meeting finds it. */
-static void chain_signature(tutti_comm *comm, tutti_op *op) {
-    comm->history = tutti_hash_add(comm->history, op->signature);
-    op->signature = comm->history >> 1;
-}
-
-tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status) {
-    status = tutti_comm_break(comm, status);
-    if (comm->hosts != NULL) {
-        tutti_link_break_all(comm);
-        tutti_p2p_notify_broken(comm);
-    }
-    return status;
-}
-
-/* Runs the collective on the thread that holds `busy`. Any failure breaks the communicator, since its ranks would
- * no longer agree on the next call. */
-static tutti_status run(tutti_comm *comm, tutti_op *op) {
-    TUTTI_TRY(tutti_comm_check(comm));
-    if (TUTTI_UNLIKELY(op->begun_ns == 0)) op->begun_ns = tutti_coarse_now_ns();
-    op->sequence = ++comm->sequence;
-    chain_signature(comm, op);
-    tutti_wait_state_begin(comm, op);
-    tutti_status status = comm->hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
-    if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_select_and_run(comm, op);
-    if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
-    status = tutti_queue_give_up(comm, status);
-    if (comm->hosts != NULL) return status;
-    tutti_post_spoil(comm, op);
-    if (comm->exposed == op->sequence) tutti_quiesce(comm, op);
-    return status;
-}
-
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
-    return run(comm, op);
+    return comm->run(comm, op);
 }
 
 /* Must be called after the list has changed. Lock held. */
@@ -188,7 +151,7 @@ static bool run_next(tutti_comm *comm, bool worker) {
         return false;
     }
     work->start_ns = work->op.begun_ns = tutti_now_ns();
-    tutti_status status = work->run != NULL ? work->run(work) : run(comm, &work->op);
+    tutti_status status = work->run != NULL ? work->run(work) : comm->run(comm, &work->op);
     work->sequence = work->op.sequence;
     leave_busy(queue);
     tutti_work_end(work, status);
@@ -242,12 +205,12 @@ void tutti_queue_leave(tutti_comm *comm) {
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
     struct tutti_work_queue *queue = comm->queue;
     if (TUTTI_UNLIKELY(!try_busy(queue)))
-        return tutti_task_comm == comm ? run(comm, op) : run_in_turn(comm, op); /* a task holds `busy` itself */
+        return tutti_task_comm == comm ? comm->run(comm, op) : run_in_turn(comm, op); /* a task holds `busy` itself */
     if (TUTTI_UNLIKELY(atomic_load_explicit(&queue->queued, memory_order_acquire) > 0)) {
         leave_busy(queue);
         return run_in_turn(comm, op);
     }
-    tutti_status status = run(comm, op);
+    tutti_status status = comm->run(comm, op);
     leave_busy(queue);
     return status;
 }
@@ -276,20 +239,20 @@ static bool wait_for_work(struct tutti_work_queue *queue) {
 static void serve_p2p(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     tutti_backoff backoff = {.yields = true};
-    while (tutti_p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
+    while (tutti_hooks.p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
            !atomic_load_explicit(&comm->destroyed, memory_order_relaxed)) {
-        if (tutti_p2p_progress()) backoff.rounds = 0; /* more messages may follow */
+        if (tutti_hooks.p2p_progress()) backoff.rounds = 0; /* more messages may follow */
         tutti_backoff_pause(&backoff);
     }
     pthread_mutex_lock(&queue->lock);
-    if (!tutti_p2p_pending()) queue->serves_p2p = false;
+    if (!tutti_hooks.p2p_pending()) queue->serves_p2p = false;
     pthread_mutex_unlock(&queue->lock);
 }
 
 static void *work_thread(void *argument) {
     tutti_comm *comm = argument;
     struct tutti_work_queue *queue = comm->queue;
-    tutti_wait_state_yields(true); /* other threads of the process compute meanwhile */
+    tutti_thread_yields = true; /* other threads of the process compute meanwhile */
     pthread_mutex_lock(&queue->lock);
     while (wait_for_work(queue)) {
         bool serves = queue->serves_p2p;
@@ -341,6 +304,20 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     return status;
 }
 
+tutti_status tutti_queue_submit(tutti_comm *comm, const tutti_op *op, tutti_work **work_out) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op = *op;
+    tutti_status status = tutti_work_own_arrays(comm, work);
+    if (status == TUTTI_OK) status = tutti_queue_push(comm, work);
+    if (status != TUTTI_OK) {
+        tutti_work_free(work);
+        return status;
+    }
+    *work_out = work;
+    return TUTTI_OK;
+}
+
 void tutti_queue_serve_p2p(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
@@ -351,7 +328,7 @@ void tutti_queue_serve_p2p(tutti_comm *comm) {
 }
 
 void tutti_queue_serve_rest(tutti_comm *comm) {
-    if (TUTTI_UNLIKELY(comm->hosts != NULL) && tutti_p2p_pending()) tutti_queue_serve_p2p(comm);
+    if (TUTTI_UNLIKELY(comm->hosts != NULL) && tutti_hooks.p2p_pending()) tutti_queue_serve_p2p(comm);
 }
 
 bool tutti_queue_is_active(tutti_comm *comm) {

@@ -46,6 +46,8 @@ struct tutti_work {
 /* Creates a work that has not ended, with one reference. */
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out);
 void tutti_work_retain(tutti_work *work);
+/* Copies the arrays of work->op into the work. */
+tutti_status tutti_work_own_arrays(const tutti_comm *comm, tutti_work *work);
 /* Ends the work with a status and, for failures, this thread's error text. Must be called once. Wakes waiters and
  * starts the callback. */
 void tutti_work_end(tutti_work *work, tutti_status status);
@@ -68,6 +70,8 @@ void tutti_queue_leave(tutti_comm *comm);
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
 /* Queues work->op for the worker or the first waiter; takes a reference. */
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
+/* The same with a new work, which gets a copy of op and of its arrays. */
+tutti_status tutti_queue_submit(tutti_comm *comm, const tutti_op *op, tutti_work **work_out);
 /* Runs the oldest queued operation on this thread, if there is one and no operation is running. False: none was
  * run. */
 bool tutti_queue_run_next(tutti_comm *comm);
@@ -75,8 +79,6 @@ bool tutti_queue_run_next(tutti_comm *comm);
 bool tutti_queue_is_empty(const tutti_comm *comm);
 /* Runs the operation for a work's `run`: assigns its number, executes it, and breaks the communicator if it fails. */
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op);
-/* The same for an operation that failed before it could begin. */
-tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status);
 /* The communicator whose task this thread runs; NULL: none. */
 extern TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
 /* Waits up to some milliseconds for a thread that has completed its operation and only has to leave. */

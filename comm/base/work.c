@@ -16,12 +16,11 @@
 
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/backoff.h"
 #include "comm/base/callback_pool.h"
+#include "comm/base/hooks.h"
+#include "comm/base/page.h"
 #include "comm/base/queue.h"
-#include "comm/gpu/stream.h"
-#include "comm/p2p/channel.h"
-#include "comm/p2p/p2p.h"
-#include "comm/shm/flags.h"
 
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
     tutti_work *work;
@@ -35,6 +34,24 @@ tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
     work->tag = -1;
     work->created_ns = tutti_now_ns();
     *work_out = work;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_work_own_arrays(const tutti_comm *comm, tutti_work *work) {
+    tutti_op *op = &work->op;
+    size_t n = (size_t)comm->nranks, entry_bytes = n * sizeof(void *);
+    _Static_assert(sizeof(size_t) == sizeof(void *), "pointers and counts share one block");
+    if (op->srcs == NULL && op->dsts == NULL) return TUTTI_OK;
+    char *block;
+    TUTTI_TRY(tutti_calloc(4 * n, sizeof(void *), &block));
+    work->arrays = block;
+    const void *sources[4] = {op->srcs, op->src_counts, op->dsts, op->dst_counts};
+    for (int i = 0; i < 4; i++)
+        if (sources[i] != NULL) memcpy(block + (size_t)i * entry_bytes, sources[i], entry_bytes);
+    if (op->srcs != NULL) op->srcs = (const void *const *)(void *)block;
+    if (op->src_counts != NULL) op->src_counts = (const size_t *)(void *)(block + entry_bytes);
+    if (op->dsts != NULL) op->dsts = (void *const *)(void *)(block + 2 * entry_bytes);
+    if (op->dst_counts != NULL) op->dst_counts = (const size_t *)(void *)(block + 3 * entry_bytes);
     return TUTTI_OK;
 }
 
@@ -63,7 +80,7 @@ static void end_now(tutti_work *work) {
     pthread_mutex_unlock(&work->lock);
     if (atomic_load_explicit(&work->sleepers, memory_order_seq_cst) > 0)
         syscall(SYS_futex, &work->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-    tutti_channel_ring_own(); /* a thread that waits for peers may wait for this work, too */
+    tutti_hooks.channel_ring_own(); /* a thread that waits for peers may wait for this work, too */
     if (callback != NULL) tutti_callback_pool_run(work);
 }
 
@@ -105,16 +122,16 @@ static void nap(tutti_work *work, int64_t most_ns) {
 /* For a thread that waits for messages: sleeps until a peer has done something, or a request is complete. */
 static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
     uint32_t bell;
-    tutti_channel_sleep_begin(&bell);
+    tutti_hooks.channel_sleep_begin(&bell);
     bool fenced = atomic_load_explicit(&work->comm->page->fenced, memory_order_relaxed) != 0; /* no membarrier here */
     if (fenced || !tutti_page_order(work->comm->page)) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
-    if (!tutti_p2p_progress_in_turn() && !tutti_work_done(work)) tutti_channel_sleep(bell, most_ns);
-    tutti_channel_sleep_end();
+    if (!tutti_hooks.p2p_progress_in_turn() && !tutti_work_done(work)) tutti_hooks.channel_sleep(bell, most_ns);
+    tutti_hooks.channel_sleep_end();
 }
 
 /* Naps become longer while no other work needs this thread. */
 static void rest(tutti_work *work, int64_t *nap_ns) {
-    if (!tutti_p2p_pending()) {
+    if (!tutti_hooks.p2p_pending()) {
         nap(work, NAP_NS);
     } else if (work->streamed || !tutti_queue_is_empty(work->comm)) {
         nap(work, SHORTEST_NAP_NS);
@@ -131,7 +148,7 @@ static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
     for (unsigned round = 0; !tutti_work_done(work); round++) {
         /* An operation run here lasts as long as its peers take, so a caller with a timeout must not run it. */
         if (deadline->budget_ns == INT64_MAX && tutti_queue_run_next(work->comm)) continue;
-        if (tutti_p2p_progress()) { /* more messages may follow */
+        if (tutti_hooks.p2p_progress()) { /* more messages may follow */
             backoff.rounds = 0;
             nap_ns = SHORTEST_NAP_NS;
         }
@@ -147,11 +164,11 @@ static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
 }
 
 tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline) {
-    tutti_channel_attend(1);
-    if (work->streamed) tutti_stream_attend(1);
+    tutti_hooks.channel_attend(1);
+    if (work->streamed) tutti_hooks.stream_attend(1);
     tutti_status status = attend(work, deadline);
-    if (work->streamed) tutti_stream_attend(-1);
-    tutti_channel_attend(-1);
+    if (work->streamed) tutti_hooks.stream_attend(-1);
+    tutti_hooks.channel_attend(-1);
     return status;
 }
 

@@ -7,9 +7,11 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/call.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
+#include "comm/p2p/p2p.h"
 #include "comm/shm/peer.h"
 
 /* A copy of a record. */
@@ -90,8 +92,8 @@ static tutti_status compare_with(tutti_comm *comm, int rank) {
     pair found;
     if (!differ(comm->page, comm->members[rank].page, &found)) return TUTTI_OK;
     tutti_call own = call_of(&found.own), other = call_of(&found.other);
-    tutti_status status = tutti_monitor_calls_differ(comm, &own, rank, &other,
-                                                     " (their counts per rank differ, or calls before this one did)");
+    tutti_status status =
+        tutti_calls_differ(comm, &own, rank, &other, " (their counts per rank differ, or calls before this one did)");
     return tutti_comm_give_up(comm, status);
 }
 

@@ -14,16 +14,15 @@
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
-#include "comm/gpu/nccl/nccl_memory.h"
 
 typedef struct block {
     struct block *next;
     char *memory;
     size_t bytes;
-    int index;    /* index of its GPU */
-    bool of_nccl; /* allocated by ncclMemAlloc */
-    bool shared;  /* a peer may have it mapped */
-    bool free;    /* a shared block that can be reused */
+    int index;                               /* index of its GPU */
+    bool shared;                             /* a peer may have it mapped */
+    bool free;                               /* a shared block that can be reused */
+    const tutti_device_allocator *allocator; /* that allocated it; NULL: CUDA itself (cudaMalloc) */
 } block;
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -67,15 +66,15 @@ void tutti_device_memory_expect_peers(int change) {
 /* CUDA exports whole physical pages: smaller allocations would share one, and peers would map neighbours' data. */
 #define EXPORTED_BYTES ((size_t)2 << 20)
 
-/* NCCL's memory is better between GPUs. On one GPU peers cannot map it: all data that they read from it goes
- * through slots. */
-static tutti_status allocate(const tutti_device *device, block *new) {
+/* The memory of the given allocator (NCCL's) is better between GPUs. On one GPU peers cannot map it: all data that
+ * they read from it goes through slots. */
+static tutti_status allocate(const tutti_device *device, const tutti_device_allocator *allocator, block *new) {
     void *memory;
     TUTTI_TRY(device->current(&new->index));
     TUTTI_TRY(device->use(new->index)); /* a thread that has not chosen a GPU may have no context yet */
     bool mapped = atomic_load_explicit(&sharings, memory_order_relaxed) > 0;
-    new->of_nccl = !mapped && tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
-    if (!new->of_nccl) TUTTI_TRY(device->alloc(tutti_align_up(new->bytes, EXPORTED_BYTES), &memory));
+    if (!mapped && allocator->alloc(new->bytes, &memory) == TUTTI_OK) new->allocator = allocator;
+    else TUTTI_TRY(device->alloc(tutti_align_up(new->bytes, EXPORTED_BYTES), &memory));
     new->memory = memory;
     return TUTTI_OK;
 }
@@ -90,11 +89,10 @@ static void *reuse(size_t bytes, int index) {
     return b != NULL ? b->memory : NULL;
 }
 
-tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out) {
+tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocator *allocator, void **memory_out) {
     const tutti_device *device = NULL;
     int index;
     block *new;
-    if (memory_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_alloc_cuda: memory_out is NULL");
     tutti_fork_watch();
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_device_open(&device));
@@ -106,7 +104,7 @@ tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out) {
     }
     TUTTI_TRY(tutti_calloc(1, sizeof *new, &new));
     new->bytes = tutti_max_size(bytes, 1);
-    tutti_status status = allocate(device, new);
+    tutti_status status = allocate(device, allocator, new);
     if (status != TUTTI_OK) {
         free(new);
         return status;
@@ -127,7 +125,7 @@ static bool find(const void *memory, size_t bytes, bool shares, void **block_out
            !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
              bytes <= b->bytes - ((uintptr_t)memory - (uintptr_t)b->memory)))
         b = b->next;
-    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA IPC exports only memory of cudaMalloc */
+    if (b != NULL && shares && b->allocator != NULL) b = NULL; /* CUDA IPC exports only memory of cudaMalloc */
     if (b != NULL) {
         b->shared = b->shared || shares;
         *block_out = b->memory;
@@ -167,7 +165,7 @@ static void keep(block *b) {
     pthread_mutex_unlock(&blocks_lock);
 }
 
-bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
+bool tutti_device_memory_free(void *memory, const tutti_device_allocator *allocator, tutti_status *status_out) {
     if (tutti_forked() || atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
     bool kept;
     block *found = take(memory, &kept);
@@ -178,9 +176,9 @@ bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
     if (status == TUTTI_OK) (void)device->sync(); /* a call may still use it; free reports failures */
-    if (!kept) tutti_nccl_memory_forget(found->memory);
+    if (!kept) allocator->forget(found->memory);
     if (status == TUTTI_OK && !kept)
-        status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
+        status = found->allocator != NULL ? found->allocator->free_(found->memory) : device->free(found->memory);
     if (device != NULL && before != found->index) device->leave(before);
     if (kept) keep(found);
     else free(found);

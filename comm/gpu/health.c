@@ -10,8 +10,11 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/broken.h"
+#include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/health/heartbeat_hosts.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
@@ -32,7 +35,7 @@ tutti_status tutti_stream_check_broken(tutti_comm *comm) {
         if (rank == comm->rank || !tutti_broken_read(comm, rank, &broken)) continue;
         bool remote = comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere;
         return tutti_comm_give_up(
-            comm, tutti_monitor_adopt(comm, remote ? comm->hosts->told_by : rank, broken.status, broken.text));
+            comm, tutti_broken_adopt(comm, remote ? comm->hosts->told_by : rank, broken.status, broken.text));
     }
     return TUTTI_OK;
 }
@@ -78,7 +81,7 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_inflight *track)
 
 /* Returns the first rank that has died or left; -1: none. */
 static int gone_rank(const tutti_comm *comm) {
-    if (comm->hosts != NULL) tutti_hosts_read_deaths(comm);
+    if (comm->hosts != NULL) tutti_heartbeat_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_member *member = &comm->members[rank];
         if (rank == comm->rank) continue;
@@ -132,7 +135,7 @@ tutti_status tutti_stream_check(tutti_stream_comm *gpu) {
 /* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1:
  * none. */
 static int dead_rank(const tutti_comm *comm) {
-    if (comm->hosts != NULL) tutti_hosts_read_deaths(comm);
+    if (comm->hosts != NULL) tutti_heartbeat_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_member *member = &comm->members[rank];
         bool left = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0;

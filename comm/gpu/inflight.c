@@ -12,6 +12,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/gpu/engines.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/p2p/p2p.h"
 
 /* ---------------------------------------------------------------------------------------------- the list */
 

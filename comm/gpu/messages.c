@@ -105,7 +105,7 @@ static tutti_status start_on_host(tutti_stream_comm *gpu, tutti_stream_message *
     host.src = host.sends && m->data != NULL ? m->data->memory : NULL;
     host.dst = !host.sends && m->data != NULL ? m->data->memory : NULL;
     host.gpu = TUTTI_PLACE_HOST;
-    TUTTI_TRY(tutti_message_start(gpu->comm, &host, NULL, &m->host));
+    TUTTI_TRY(tutti_p2p_start(gpu->comm, &host, NULL, &m->host));
     if (!tutti_work_done(m->host)) tutti_queue_serve_p2p(gpu->comm);
     return TUTTI_OK;
 }

@@ -14,10 +14,11 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/engines.h"
 #include "comm/gpu/stream_state.h"
-#include "comm/health/monitor.h"
+#include "comm/p2p/p2p.h"
 
 /* Distinguishes calls on CUDA memory from those on host memory. */
 #define CUDA_SIGNATURE   UINT64_C(0x5bd1e9955bd1e995)

@@ -17,8 +17,8 @@
 #ifndef TUTTI_STREAM_H
 #define TUTTI_STREAM_H
 
-#include "comm/api/submit.h"
 #include "comm/base/comm.h"
+#include "comm/base/message.h"
 #include "comm/base/queue.h"
 #include "comm/gpu/event.h"
 #include "kernels/device.h"
@@ -151,8 +151,6 @@ tutti_status tutti_stream_shared(const tutti_comm *comm, const tutti_op *op, int
 tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, size_t bytes);
 
 /* -------------------------------------------------------------------------------------- for the public calls */
-
-#define TUTTI_PLACE_HOST (-1)
 
 /* True if the buffers of a call with these options may be CUDA memory. Checked first in every call. */
 static inline bool tutti_stream_concerns(const tutti_options *options, int64_t coarse_now_ns) {

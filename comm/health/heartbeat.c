@@ -31,7 +31,7 @@
 #include "comm/health/heartbeat_proxy.h"
 #include "comm/net/frame_mac.h"
 #include "comm/net/listener.h"
-#include "comm/p2p/channel.h"
+#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 
 #define BEAT_MS 500

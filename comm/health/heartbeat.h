@@ -7,7 +7,7 @@
  * considered lost. A connection that ends without a goodbye means that its process has ended. A first process that
  * leaves before others of its host continues on their behalf (heartbeat_proxy.h).
  *
- * A first process publishes the deaths it learns of in its channel directory (channel.h), where the other processes
+ * A first process publishes the deaths it learns of in its channel directory (directory.h), where the other processes
  * of its host read them.
  *
  * Invariant: a remote process is marked as dead only here; a thread that waits for it finds the mark

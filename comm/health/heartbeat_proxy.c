@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/base/hooks.h"
 #include "comm/health/heartbeat.h"
 #include "comm/net/hosts.h"
-#include "comm/p2p/p2p.h"
 #include "comm/shm/peer.h"
 #include "comm/shm/segment.h"
 
@@ -88,7 +88,7 @@ bool tutti_heartbeat_proxy_take(const tutti_comm *comm) {
         free_proxy(w);
         return false;
     }
-    tutti_p2p_see_off(comm);
+    tutti_hooks.p2p_see_off(comm);
     for (int i = 0; i < w->nfar; i++) tutti_heartbeat_leave(w->remote[i]);
     pthread_mutex_lock(&proxies_lock);
     w->next = all_proxies;

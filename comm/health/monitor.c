@@ -9,39 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/hash.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/broken.h"
+#include "comm/base/call.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
-
-const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
-    char reduction[32] = "", root[32] = "";
-    const char *memory = call->cuda != 0 ? " on CUDA memory" : "";
-    bool known = call->kind < TUTTI_KIND_COUNT; /* it may have come from another process */
-    if (known && tutti_kind_has((tutti_kind)call->kind, TUTTI_KIND_REDUCES))
-        snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
-    if (known && tutti_kind_has_root((tutti_kind)call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
-    if (call->kind == TUTTI_KIND_BARRIER)
-        snprintf(text, capacity, "barrier%s #%llu", memory, (unsigned long long)call->shown);
-    else
-        snprintf(text, capacity, "%s(%s, %llu%s%s)%s #%llu", tutti_kind_name((tutti_kind)call->kind),
-                 tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root, memory,
-                 (unsigned long long)call->shown);
-    return text;
-}
-
-tutti_call tutti_call_of(const tutti_op *op) {
-    const tutti_op *shown = op->part_of != NULL ? op->part_of : op;
-    return (tutti_call){.sequence = op->sequence,
-                        .shown = shown->sequence,
-                        .count = shown->count,
-                        .root = shown->root,
-                        .kind = (uint8_t)shown->kind,
-                        .type = (uint8_t)shown->type,
-                        .reduction = (uint8_t)shown->reduction,
-                        .cuda = (uint8_t)shown->cuda};
-}
 
 const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
     tutti_peer *peer = comm->members[rank].process;
@@ -58,56 +31,12 @@ const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
     return state == 'T' || state == 't' ? "is stopped" : state == 'Z' ? "has ended" : "lives";
 }
 
-tutti_status tutti_monitor_peer_status(int32_t broken_status) {
-    if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* the interrupted rank was another one */
-    return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;
-}
-
-/* True if the reason ends with " (reported by rank 5)". */
-static bool names_teller(const char *reason) {
-    static const char mark[] = " (reported by rank ";
-    const char *last = NULL;
-    for (const char *at = reason; (at = strstr(at, mark)) != NULL; at++) last = at;
-    if (last == NULL) return false;
-    const char *digits = last + sizeof mark - 1;
-    size_t count = strspn(digits, "0123456789");
-    return count > 0 && strcmp(digits + count, ")") == 0;
-}
-
-const char *tutti_monitor_quote(const char *reason, int rank, char *text, size_t capacity) {
-    if (names_teller(reason)) snprintf(text, capacity, "%s", reason);
-    else snprintf(text, capacity, "%s (reported by rank %d)", reason, rank);
-    return text;
-}
-
-tutti_status tutti_monitor_adopt(tutti_comm *comm, int rank, int32_t broken_status, const char *reason) {
-    char text[TUTTI_BROKEN_TEXT_BYTES + 32];
-    tutti_status status = tutti_monitor_peer_status(broken_status);
-    tutti_fail(status, "%s", tutti_monitor_quote(reason, tutti_comm_shown(comm, rank), text, sizeof text));
-    return tutti_comm_break(comm, status);
-}
-
-/* In the barrier that ends a creation, a page may not have its id yet: members set it one after the other. */
-static bool is_unborn(const tutti_comm *comm, uint64_t page_id) {
-    return page_id == 0 && comm->sequence <= 1;
-}
-
-bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_out) {
-    const tutti_page *page = comm->members[rank].page;
-    if (page == NULL || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
-    broken_out->status = page->broken_status;
-    memcpy(broken_out->text, page->broken_text, sizeof broken_out->text);
-    broken_out->text[sizeof broken_out->text - 1] = '\0'; /* the page's owner may have written no terminator */
-    /* The id must be read after the text. (gcc's thread sanitizer does not support C11 fences, and warns.) */
-    __sync_synchronize();
-    uint64_t page_id = atomic_load_explicit(&page->comm_id, memory_order_relaxed);
-    return page_id == comm->id || is_unborn(comm, page_id);
-}
-
 tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *what) {
     const tutti_peer *peer = comm->members[rank].process;
-    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on",
-                      tutti_comm_shown(comm, rank), peer->host, (int)peer->pid, what, comm->name);
+    char job[40];
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d%s) died; %s of communicator \"%s\" cannot go on",
+                      tutti_comm_shown(comm, rank), peer->host, (int)peer->pid, tutti_comm_job_rank(comm, rank, job),
+                      what, comm->name);
 }
 
 /* True if `rank` has done everything that op needs from it. */
@@ -120,11 +49,11 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     tutti_member *member = &comm->members[rank];
     if (finished(comm, op, rank)) return TUTTI_OK; /* later failures of that rank do not affect this call */
     tutti_broken broken;
-    if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_adopt(comm, rank, broken.status, broken.text);
+    if (tutti_broken_read(comm, rank, &broken)) return tutti_broken_adopt(comm, rank, broken.status, broken.text);
     bool dead = deaths && tutti_peer_ended(member->process);
     uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
     bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
-                    (page_id != comm->id && !is_unborn(comm, page_id));
+                    (page_id != comm->id && !tutti_page_is_unborn(comm, page_id));
     /* Check again: the last thing that the rank did may have been to finish op. */
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
@@ -134,13 +63,6 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
                tutti_comm_shown(comm, rank), comm->name, call);
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
-}
-
-uint64_t tutti_call_pack(const tutti_call *call) {
-    uint64_t what = (uint64_t)call->kind << 48 | (uint64_t)call->type << 40 | (uint64_t)call->reduction << 32 |
-                    (uint32_t)call->root;
-    uint64_t hash = tutti_hash_add(tutti_hash_add(0, call->count), what);
-    return call->shown << TUTTI_STREAM_CALL_BITS | hash >> (64 - TUTTI_STREAM_CALL_BITS);
 }
 
 /* Checks whether `rank` has made this same call on CUDA memory, which is not posted. Then it will never arrive
@@ -156,7 +78,7 @@ static tutti_status look_at_stream(tutti_comm *comm, const tutti_op *op, int ran
     if (TUTTI_LIKELY(!further) || own.cuda != 0 || tutti_call_pack(&other) != theirs) return TUTTI_OK;
     const tutti_post *post = &page->posts[op->sequence % TUTTI_POSTS];
     if (atomic_load_explicit(&post->sequence, memory_order_acquire) >= op->sequence) return TUTTI_OK;
-    return tutti_monitor_calls_differ(comm, &own, rank, &other, "");
+    return tutti_calls_differ(comm, &own, rank, &other, "");
 }
 
 tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths) {
@@ -196,8 +118,9 @@ static void describe_missing(const tutti_comm *comm, const tutti_op *op, int ran
                                                : "it is inside",
                  name, ago_s);
     }
-    snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s)", tutti_comm_shown(comm, rank), peer->host,
-             (int)peer->pid, tutti_monitor_process_state(comm, rank), last);
+    char job[40];
+    snprintf(text, capacity, "rank %d (host %s, pid %d%s, %s; %s)", tutti_comm_shown(comm, rank), peer->host,
+             (int)peer->pid, tutti_comm_job_rank(comm, rank, job), tutti_monitor_process_state(comm, rank), last);
 }
 
 void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity) {
@@ -261,30 +184,15 @@ static void find_difference(const tutti_comm *comm, const tutti_op *op, const tu
     }
 }
 
-tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own, int rank, const tutti_call *other,
-                                        const char *hint) {
-    char mine[160], theirs[160];
-    tutti_call_describe(own, mine, sizeof mine);
-    tutti_call_describe(other, theirs, sizeof theirs);
-    if (strcmp(mine, theirs) != 0) hint = "";
-    bool first = comm->rank < rank;
-    tutti_fail(TUTTI_ERR_MISMATCH,
-               "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
-               "the same calls in the same order",
-               comm->name, tutti_comm_shown(comm, first ? comm->rank : rank), first ? mine : theirs,
-               tutti_comm_shown(comm, first ? rank : comm->rank), first ? theirs : mine, hint);
-    return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
-}
-
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
     if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN) {
         tutti_broken broken;
-        if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_adopt(comm, rank, broken.status, broken.text);
+        if (tutti_broken_read(comm, rank, &broken)) return tutti_broken_adopt(comm, rank, broken.status, broken.text);
         tutti_fail(TUTTI_ERR_BROKEN, "rank %d gave up communicator \"%s\", and its reason is no longer available",
                    tutti_comm_shown(comm, rank), comm->name);
         return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
     }
     tutti_call own = tutti_call_of(op), other = post->call;
     find_difference(comm, op, comm->members[rank].page->posts, &own, &other);
-    return tutti_monitor_calls_differ(comm, &own, rank, &other, " (their counts per rank differ)");
+    return tutti_calls_differ(comm, &own, rank, &other, " (their counts per rank differ)");
 }

@@ -19,8 +19,9 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/store/secret.h"
-#include "comm/api/create.h"
+#include "comm/base/page.h"
 #include "comm/init/address_exchange.h"
+#include "comm/init/init.h"
 #include "comm/init/local_bootstrap.h"
 #include "comm/init/timing.h"
 #include "comm/net/hosts.h"
@@ -35,6 +36,7 @@ typedef struct meeting {
     tutti_comm *local; /* communicator of this host's ranks: comm itself, or its hosts->local */
     const tutti_store *store;
     const char *prefix;
+    tutti_status (*end)(tutti_comm *comm); /* opens the communicator and meets the other ranks */
     tutti_deadline deadline;
     tutti_peer_info own;
     tutti_place place;
@@ -160,7 +162,7 @@ static tutti_status take_seat(meeting *m) {
     m->comm->page = NULL;
     move_page(m, m->comm);
     tutti_page_prepare(m->comm->page);
-    tutti_create_identify(m->comm, m->place.comm_id);
+    tutti_comm_identify(m->comm, m->place.comm_id);
     if (m->place.nhosts == 1) return TUTTI_OK;
     TUTTI_TRY(lay_out(m));
     move_page(m, m->local);
@@ -213,7 +215,7 @@ static tutti_status meet(meeting *m) {
     count_cores(m);
     tutti_timing_over(TUTTI_TIMING_CONTACT);
     tutti_timing_store(tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.seat));
-    TUTTI_TRY(tutti_create_end(m->comm));
+    TUTTI_TRY(m->end(m->comm));
     tutti_shm_segment_close_fd(m->bootstrap.segment);
     tutti_timing_over(TUTTI_TIMING_MEETING);
     if (m->comm->rank == 0)
@@ -221,8 +223,9 @@ static tutti_status meet(meeting *m) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix) {
-    meeting m = {.comm = comm, .local = comm, .store = store, .prefix = prefix};
+tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix,
+                                 tutti_status (*end)(tutti_comm *comm)) {
+    meeting m = {.comm = comm, .local = comm, .store = store, .prefix = prefix, .end = end};
     m.deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
     m.bootstrap = (tutti_local_bootstrap){.place = &m.place,
                                           .rank = comm->rank,

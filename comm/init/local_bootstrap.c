@@ -14,6 +14,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/init/local_state.h"
 #include "comm/init/local_wire.h"
+#include "comm/net/listener.h"
 #include "comm/shm/heap.h"
 
 #define LOOK_MS 100
@@ -205,7 +206,14 @@ static tutti_status open_member(tutti_local_bootstrap *c) {
     TUTTI_TRY(status);
     TUTTI_TRY(hear(c, &fd, 1, &nfds));
     if (nfds != 1) return fail_leader(c, "has sent no descriptor of the segment");
-    TUTTI_TRY(tutti_shm_segment_join(fd, c->nranks, tutti_local_nmembers(c), &c->segment));
+    const tutti_peer_table largest = {.nhosts = c->nranks, .count = c->nranks};
+    const tutti_shm_segment_limits limits = {.nranks = c->nranks,
+                                             .neighbours = tutti_local_nmembers(c),
+                                             .least_table_bytes = sizeof largest,
+                                             .most_table_bytes = tutti_peer_table_bytes(&largest),
+                                             .listeners_bytes = (size_t)c->nranks * sizeof(tutti_listener_info),
+                                             .check_table = tutti_peer_table_check};
+    TUTTI_TRY(tutti_shm_segment_join(fd, &limits, &c->segment));
     return tutti_local_list_ranks(c, tutti_shm_segment_peer_table(c->segment));
 }
 

@@ -17,8 +17,10 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/namespace.h"
 #include "comm/init/local_state.h"
 #include "comm/init/local_wire.h"
+#include "comm/net/listener.h"
 
 #define STRANGER_MS    2000 /* a process that is not in the peer table must authenticate within this */
 #define MOST_STRANGERS 32   /* at a time; a further one replaces the oldest */
@@ -55,7 +57,7 @@ static int seat_of(const tutti_local_bootstrap *c, int rank) {
 
 /* Whether that process is a missing rank. */
 static bool is_awaited(const tutti_local_bootstrap *c, const tutti_peer_table *table, int64_t pid) {
-    uint64_t space = tutti_peer_info_pid_space();
+    uint64_t space = tutti_namespace_pid();
     for (int seat = 1; seat < tutti_local_nmembers(c) && pid > 0; seat++) {
         const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[seat]];
         if (c->peers[seat].connection < 0 && rank->pid == pid && rank->pid_space == space) return true;
@@ -268,7 +270,7 @@ static bool is_visiting(directory *l, int64_t pid) {
 static tutti_status look_for_deaths(directory *l) {
     const tutti_local_bootstrap *c = l->local;
     const tutti_peer_table *table = l->table;
-    uint64_t space = tutti_peer_info_pid_space();
+    uint64_t space = tutti_namespace_pid();
     for (int seat = 1; seat < tutti_local_nmembers(c); seat++) {
         tutti_local_peer *peer = &c->peers[seat];
         const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[seat]];
@@ -326,7 +328,9 @@ tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_
     for (int seat = 0; seat < tutti_local_nmembers(c); seat++)
         c->peers[seat] = (tutti_local_peer){.connection = -1, .heap_fd = -1, .pidfd = -1};
     TUTTI_TRY(tutti_local_list_ranks(c, table));
-    TUTTI_TRY(tutti_shm_segment_create(table, c->place->host, &c->segment));
+    size_t listeners_bytes = table->nhosts > 1 ? (size_t)table->nranks * sizeof(tutti_listener_info) : 0;
+    TUTTI_TRY(tutti_shm_segment_create(table->nranks, tutti_peer_table_hosts(table)[c->place->host].nranks, table,
+                                       tutti_peer_table_bytes(table), listeners_bytes, &c->segment));
     directory l = {.local = c, .table = table};
     tutti_status status = await_guests(&l);
     for (int i = 0; i < l.nvisitors; i++) close(l.visitors[i].fd);

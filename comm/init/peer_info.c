@@ -5,19 +5,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
+#include "comm/base/namespace.h"
 #include "comm/shm/peer.h"
 
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
-
-/* Number of a namespace of this process; 0: unknown. */
-static uint64_t namespace_number(const char *path) {
-    struct stat namespace;
-    return stat(path, &namespace) == 0 ? (uint64_t)namespace.st_ino : 0;
-}
 
 /* Number of the machine, from the id of this boot; 0: unknown. */
 static uint64_t read_machine(void) {
@@ -39,19 +33,15 @@ static void read_host_id(char *text, size_t capacity) {
     text[strcspn(text, "\n")] = '\0';
     /* The sockets over which descriptors of memory are passed reach only within a network namespace. */
     size_t used = strlen(text);
-    uint64_t network = namespace_number("/proc/self/ns/net");
+    uint64_t network = tutti_namespace_net();
     if (network != 0) snprintf(text + used, capacity - used, "/%llx", (unsigned long long)network);
-}
-
-uint64_t tutti_peer_info_pid_space(void) {
-    return namespace_number("/proc/self/ns/pid");
 }
 
 tutti_status tutti_peer_info_fill(int rank, int nranks, tutti_peer_info *card_out) {
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
     tutti_peer_info card = {.rank = rank, .nranks = nranks, .pid = getpid()};
-    card.pid_space = tutti_peer_info_pid_space();
+    card.pid_space = tutti_namespace_pid();
     snprintf(card.version, sizeof card.version, "%s", tutti_version());
     tutti_settings_agreed(card.settings, sizeof card.settings);
     read_host_id(card.host_id, sizeof card.host_id);

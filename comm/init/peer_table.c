@@ -157,7 +157,8 @@ static tutti_status find_place(tutti_gathering *g, const tutti_peer_info *own, t
     return TUTTI_OK;
 }
 
-tutti_status tutti_peer_table_check(const tutti_peer_table *table, size_t bytes, int nranks) {
+tutti_status tutti_peer_table_check(const void *memory, size_t bytes, int nranks) {
+    const tutti_peer_table *table = memory;
     if (tutti_peer_table_is_sound(table, bytes) && table->first == 0 && table->count == nranks &&
         table->nranks == nranks)
         return TUTTI_OK;

@@ -83,6 +83,6 @@ tutti_status tutti_peer_table_exchange(const tutti_store *store, const char *pre
                                        tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **roll_out);
 
 /* Checks that this is a complete peer table of `nranks` ranks whose indices are all in range. */
-tutti_status tutti_peer_table_check(const tutti_peer_table *table, size_t bytes, int nranks);
+tutti_status tutti_peer_table_check(const void *table, size_t bytes, int nranks);
 
 #endif

@@ -130,7 +130,9 @@ static bool send_message(int fd, const void *message, size_t bytes) {
 
 static void answer_hello(server *s, watched *stranger) {
     tutti_listener_reply reply;
-    const tutti_listener_endpoint here = tutti_listener_called(stranger->fd, /* by_this_side */ false);
+    const bool advertised = tutti_listener_is_advertised(&stranger->hello.called);
+    const tutti_listener_endpoint here =
+        advertised ? stranger->hello.called : tutti_listener_called(stranger->fd, /* by_this_side */ false);
     if (tutti_listener_answer(&stranger->hello, s->self, &here, &reply, &stranger->expected, stranger->key) !=
         TUTTI_OK) {
         refuse(s, stranger, tutti_last_error());

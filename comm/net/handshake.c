@@ -146,8 +146,8 @@ const char *tutti_listener_verdict_text(tutti_listener_verdict verdict) {
         return "it does not know this job's secret (TUTTI_SECRET or its file must be equal on all hosts)";
     case TUTTI_LISTENER_UNPROVED: return "it could not prove that it knows this job's secret";
     case TUTTI_LISTENER_REDIRECTED:
-        return "the connection arrived at another address or port than the one it was made to: relays and address "
-               "translation between the hosts are not supported";
+        return "the connection arrived at another address or port than the one it was made to: address translation "
+               "needs TUTTI_ADVERTISE on the host that is called";
     default: return "it gives no reason";
     }
 }

@@ -9,11 +9,8 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/base/queue.h"
-#include "comm/health/heartbeat.h"
-#include "comm/health/heartbeat_proxy.h"
 #include "comm/net/link.h"
-#include "comm/p2p/channel.h"
-#include "comm/shm/flags.h"
+#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 #include "comm/shm/retire.h"
@@ -104,6 +101,7 @@ static tutti_status make_local(tutti_comm *comm) {
     memcpy(local->name, comm->name, sizeof local->name);
     local->timeout_ms = comm->timeout_ms;
     local->connect_timeout_ms = comm->connect_timeout_ms;
+    local->run = comm->run;
     local->forced_row = comm->forced_row;
     TUTTI_TRY(tutti_calloc(n, sizeof *local->members, &local->members));
     TUTTI_TRY(tutti_calloc(n, sizeof *local->views, &local->views));
@@ -155,44 +153,12 @@ void tutti_hosts_fill_local(tutti_comm *comm) {
 
 /* ---------------------------------------------------------------------------------------------- leaving */
 
-/* The first process of another host. */
-static tutti_peer *first_of(const tutti_comm *comm, int host) {
-    return comm->members[comm->hosts->all[host].ranks[0]].process;
-}
-
-tutti_status tutti_hosts_watch(tutti_comm *comm) {
-    tutti_hosts *hosts = comm->hosts;
-    if (hosts->local->rank != 0) return TUTTI_OK;
-    tutti_heartbeat_proxy_release(); /* sends pending goodbyes first: later they would apply to this communicator */
-    for (int host = 0; host < hosts->nhosts; host++) {
-        if (host == hosts->host) continue;
-        tutti_status status = tutti_heartbeat_watch(first_of(comm, host));
-        if (status != TUTTI_OK) {
-            for (int before = 0; before < host; before++)
-                if (before != hosts->host) tutti_heartbeat_unwatch(first_of(comm, before));
-            return status;
-        }
-    }
-    hosts->watches = true;
-    return TUTTI_OK;
-}
-
-void tutti_hosts_read_deaths(const tutti_comm *comm) {
-    tutti_heartbeat_read(comm->hosts->local->members[0].process);
-}
-
-static void stop_watching(tutti_comm *comm) {
-    const tutti_hosts *hosts = comm->hosts;
-    if (!hosts->watches) tutti_heartbeat_proxy_release(); /* possibly of another rank in this process */
-    if (!hosts->watches || tutti_heartbeat_proxy_take(comm)) return;
-    for (int host = 0; host < hosts->nhosts; host++)
-        if (host != hosts->host) tutti_heartbeat_unwatch(first_of(comm, host));
+void tutti_hosts_uncount(tutti_comm *comm) {
+    if (comm->hosts->counted) count_membership(comm->hosts, -1);
 }
 
 void tutti_hosts_leave(tutti_comm *comm) {
     tutti_hosts *hosts = comm->hosts;
-    if (hosts->counted) count_membership(hosts, -1);
-    stop_watching(comm);
     for (int rank = 0; rank < comm->nranks; rank++)
         if (comm->members[rank].process != NULL) tutti_peer_release(comm->members[rank].process);
     free(comm->members);

@@ -38,8 +38,8 @@ typedef struct tutti_hosts {
     /* algorithms for calls between hosts; filled by the first operation, or from a parent communicator */
     struct tutti_rail_table *table;
     tutti_comm *local; /* communicator of this host's ranks */
-    bool watches;      /* this process watches the first processes of the other hosts; heartbeat.h */
-    bool counted;      /* counted in this process's memberships; channel.h */
+    bool watches;      /* this process watches the first processes of the other hosts; heartbeat_hosts.h */
+    bool counted;      /* counted in this process's memberships; directory.h */
     /* stands in for the pages of all ranks of other hosts: never posted; broken when one of them reports a failure */
     tutti_page *elsewhere;
     int told_by;      /* elsewhere is broken: the rank that reported it */
@@ -61,11 +61,8 @@ typedef struct tutti_hosts {
 /* Computes the layout of the communicator over hosts: ranks with equal host_keys share a host. Creates `local`,
  * without members; its page is comm's. Takes over nothing. */
 tutti_status tutti_hosts_create(tutti_comm *comm, const int *host_keys);
-/* Starts to watch the other hosts, if this rank is the first of its host. */
-tutti_status tutti_hosts_watch(tutti_comm *comm);
-/* Reads which processes of other hosts have died, as found by this host's first process. Cheap if there is nothing
- * new. */
-void tutti_hosts_read_deaths(const tutti_comm *comm);
+/* This process needs nothing of the communicator any more: its end is no death for the other hosts. */
+void tutti_hosts_uncount(tutti_comm *comm);
 /* Called when no operation waits any more: releases the members, and retires the page. */
 void tutti_hosts_leave(tutti_comm *comm);
 /* After leave. NULL is allowed. */

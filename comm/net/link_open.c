@@ -28,7 +28,10 @@ static const tutti_peer *process_of(const tutti_comm *comm, int rank) {
 
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
     const tutti_peer *process = process_of(comm, rank);
-    if (process != NULL) snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, process->host, (int)process->pid);
+    char job[40];
+    if (process != NULL)
+        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", rank, process->host, (int)process->pid,
+                 tutti_comm_job_rank(comm, rank, job));
     else snprintf(text, capacity, "rank %d", rank);
     return text;
 }

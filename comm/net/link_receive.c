@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/health/monitor.h"
+#include "comm/base/broken.h"
 #include "comm/net/link_state.h"
 #include "kernels/reduce.h"
 
@@ -106,7 +106,7 @@ static tutti_status advance_reason(tutti_comm *comm, tutti_link *link) {
     }
     text[record.reason_bytes] = '\0';
     if (record.goodbye && !in->wanted && !link->out.wanted) return TUTTI_OK;
-    return tutti_monitor_adopt(comm, link->rank, record.status, text);
+    return tutti_broken_adopt(comm, link->rank, record.status, text);
 }
 
 static tutti_status advance_short(tutti_comm *comm, const tutti_op *op, tutti_link *link) {

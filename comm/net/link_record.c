@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/health/monitor.h"
+#include "comm/base/call.h"
 #include "comm/net/link_state.h"
 
 #define MAGIC UINT32_C(0x6b6e6c74) /* "tlnk"; differs on a host of another byte order */
@@ -21,8 +21,8 @@ bool tutti_link_record_sane(const tutti_link_record *record) {
 
 static tutti_status tell_difference(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record) {
     tutti_call own = tutti_call_of(op);
-    return tutti_monitor_calls_differ(comm, &own, rank, &record->call,
-                                      " (their counts per rank differ, or calls before this one did)");
+    return tutti_calls_differ(comm, &own, rank, &record->call,
+                              " (their counts per rank differ, or calls before this one did)");
 }
 
 tutti_status tutti_link_record_unasked(tutti_comm *comm, const tutti_op *op, int rank,

@@ -14,11 +14,12 @@
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/health/monitor.h"
+#include "comm/base/broken.h"
+#include "comm/base/call.h"
+#include "comm/base/hooks.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
 #include "comm/net/listener.h"
-#include "comm/p2p/p2p.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 
@@ -75,7 +76,7 @@ static tutti_status look_at_host(tutti_comm *comm) {
     for (int rank = 0; rank < local->nranks; rank++) {
         tutti_broken broken;
         if (!tutti_broken_read(local, rank, &broken)) continue;
-        return tutti_monitor_adopt(comm, comm->hosts->all[comm->hosts->host].ranks[rank], broken.status, broken.text);
+        return tutti_broken_adopt(comm, comm->hosts->all[comm->hosts->host].ranks[rank], broken.status, broken.text);
     }
     return TUTTI_OK;
 }
@@ -128,7 +129,7 @@ static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
         TUTTI_TRY(tutti_comm_check(comm));
         TUTTI_TRY(look_at_host(comm));
         TUTTI_TRY(look_at_links(comm, op));
-        tutti_hosts_read_deaths(comm);
+        tutti_hooks.heartbeat_read_deaths(comm);
         for (int rank = 0; rank < comm->nranks; rank++)
             if (comm->hosts->host_of[rank] != comm->hosts->host) TUTTI_TRY(mourn(comm, rank));
         nanosleep(&moment, NULL);
@@ -156,7 +157,7 @@ static tutti_status look_for_deaths(const tutti_link_wait *wait) {
     tutti_comm *comm = wait->comm;
     const tutti_links *links = comm->links;
     if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
-    tutti_hosts_read_deaths(comm);
+    tutti_hooks.heartbeat_read_deaths(comm);
     if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
     /* Data sent before the process ended may still be on its way. */
     if (wait->quiet_since == 0 || tutti_ticks_to_ns(tutti_ticks() - wait->quiet_since) < LEGACY_NS) return TUTTI_OK;
@@ -191,7 +192,7 @@ static void nap(tutti_link_wait *wait) {
         if (waited[count].fd >= 0) count++;
         else most_ns = SHORTEST_SLEEP_NS;
     }
-    if (tutti_p2p_pending()) most_ns = SHORTEST_SLEEP_NS;
+    if (tutti_hooks.p2p_pending()) most_ns = SHORTEST_SLEEP_NS;
     struct timespec most = {.tv_nsec = most_ns};
     if (ppoll(waited, (nfds_t)count, &most, NULL) > 0 && links->awaited != NULL && waited[0].revents != 0) {
         uint64_t rings; /* stays readable until it is read; other waiting threads check again soon */
@@ -202,7 +203,7 @@ static void nap(tutti_link_wait *wait) {
 
 tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
     unsigned round = ++wait->rounds;
-    if (round % ROUNDS_PER_SERVICE == 0 || wait->sleep_ns == LONGEST_SLEEP_NS) tutti_p2p_progress();
+    if (round % ROUNDS_PER_SERVICE == 0 || wait->sleep_ns == LONGEST_SLEEP_NS) tutti_hooks.p2p_progress();
     if (moved) {
         wait->quiet_since = 0;
         wait->sleep_ns = SHORTEST_SLEEP_NS;

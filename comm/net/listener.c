@@ -31,6 +31,7 @@
 #define MOST_ARRIVED 4096 /* unit: pipes */
 #define LONGEST_S    600  /* for which a connection waits to be taken */
 #define PORT_TRIES   16
+#define ADVERTISED   "advertised" /* in the place of an interface's name */
 
 typedef struct arrival {
     tutti_conn_id ticket;
@@ -90,12 +91,68 @@ tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side) {
     return endpoint;
 }
 
+/* The ports of TUTTI_PORTS; first 0: any. */
+typedef struct port_range {
+    int first, count;
+} port_range;
+
+static tutti_status read_ports(port_range *range_out) {
+    const char *text = tutti_setting_text(TUTTI_SETTING_PORTS);
+    char *end;
+    *range_out = (port_range){.first = 0, .count = PORT_TRIES};
+    if (*text == '\0') return TUTTI_OK;
+    const long first = strtol(text, &end, 10);
+    const long last = *end == '-' && end[1] != '\0' ? strtol(end + 1, &end, 10) : first;
+    if (end == text || *end != '\0' || first < 1 || last < first || last > UINT16_MAX)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "TUTTI_PORTS=%.80s: expected two ports from 1 to 65535, the first and the last, such as "
+                          "20000-20031",
+                          text);
+    *range_out = (port_range){.first = (int)first, .count = (int)(last - first + 1)};
+    return TUTTI_OK;
+}
+
+/* Adds the address of TUTTI_ADVERTISE before those of this host, which may not be reached from outside. */
+static tutti_status advertise(tutti_listener_info *card) {
+    const char *text = tutti_setting_text(TUTTI_SETTING_ADVERTISE);
+    tutti_listener_address address;
+    memset(&address, 0, sizeof address);
+    if (*text == '\0') return TUTTI_OK;
+    if (!tutti_address_read(text, address.bytes))
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "TUTTI_ADVERTISE=%.80s is no address: expected the IPv4 or IPv6 address at which other hosts "
+                          "reach this one, such as 192.168.1.12",
+                          text);
+    for (int i = 0; i < card->naddresses; i++)
+        if (memcmp(card->addresses[i].bytes, address.bytes, sizeof address.bytes) == 0) return TUTTI_OK;
+    snprintf(address.interface, sizeof address.interface, ADVERTISED);
+    if (card->naddresses == TUTTI_LISTENER_ADDRESSES) card->naddresses--; /* the least of this host's */
+    memmove(card->addresses + 1, card->addresses, card->naddresses * sizeof card->addresses[0]);
+    card->addresses[0] = address;
+    card->naddresses++;
+    return TUTTI_OK;
+}
+
+/* Set before the listener's thread starts. */
+static struct {
+    bool set;
+    uint8_t address[16];
+    uint16_t port;
+} advertised;
+
+bool tutti_listener_is_advertised(const tutti_listener_endpoint *called) {
+    return advertised.set && called->port == advertised.port &&
+           memcmp(called->address, advertised.address, sizeof advertised.address) == 0;
+}
+
 /* Returns a socket that listens at the address, or -1; port 0 takes any port and stores it. */
 static int listen_at(const tutti_listener_address *address, uint16_t *port) {
     struct sockaddr_storage name;
     socklen_t bytes = tutti_listener_sockaddr(address, *port, &name);
     int one = 1, fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
+    /* A given port may still have connections of an earlier job that are closed; never one that is listened at. */
+    if (*port != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (name.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
     if (bind(fd, (struct sockaddr *)&name, bytes) != 0 || listen(fd, 1024) != 0 ||
         getsockname(fd, (struct sockaddr *)&name, &bytes) != 0) {
@@ -110,12 +167,13 @@ static int listen_at(const tutti_listener_address *address, uint16_t *port) {
 }
 
 /* Listens at all addresses that the system permits, at one port; keeps only these addresses in the listener info. */
-static int listen_everywhere(tutti_listener_info *card, int fds[TUTTI_LISTENER_ADDRESSES]) {
+static int listen_everywhere(const port_range *ports, tutti_listener_info *card, int fds[TUTTI_LISTENER_ADDRESSES]) {
     int error = EADDRNOTAVAIL;
-    for (int attempt = 0; attempt < PORT_TRIES; attempt++) {
+    for (int attempt = 0; attempt < ports->count; attempt++) {
         tutti_listener_info tried = *card;
         bool taken = false;
-        tried.port = tried.naddresses = 0;
+        tried.naddresses = 0;
+        tried.port = (uint16_t)(ports->first > 0 ? ports->first + attempt : 0);
         for (int i = 0; i < card->naddresses && !taken; i++) {
             int fd = listen_at(&card->addresses[i], &tried.port);
             if (fd < 0) error = errno;
@@ -157,14 +215,30 @@ static tutti_status open_door(void) {
     memset(&card, 0, sizeof card);
     TUTTI_TRY(tutti_peer_self(&self));
     memcpy(card.process, self->id, sizeof card.process);
+    port_range ports;
     TUTTI_TRY(tutti_transports_available(&card.transports));
+    TUTTI_TRY(read_ports(&ports));
     tutti_status status = list_addresses(&card);
     if (status == TUTTI_ERR_CONFIG) return status;
-    int error = status == TUTTI_OK ? listen_everywhere(&card, fds) : 0;
+    int error = status == TUTTI_OK ? listen_everywhere(&ports, &card, fds) : 0;
+    if (error == EADDRINUSE && ports.first > 0)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "TUTTI_PORTS=%.80s: all %d ports are in use on this host; give at least one for each of its "
+                          "ranks",
+                          tutti_setting_text(TUTTI_SETTING_PORTS), ports.count);
     if (error != 0) status = tutti_fail_errno(error, "cannot listen at any address of this host");
     if (status == TUTTI_OK) {
+        const int nlisteners = card.naddresses;
         bell_fd = bell_fd >= 0 ? bell_fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        TUTTI_TRY(tutti_listener_serve(fds, card.naddresses, card.process));
+        status = advertise(&card);
+        if (status != TUTTI_OK) {
+            for (int i = 0; i < nlisteners; i++) close(fds[i]);
+            return status;
+        }
+        advertised.set = strcmp(card.addresses[0].interface, ADVERTISED) == 0;
+        advertised.port = card.port;
+        memcpy(advertised.address, card.addresses[0].bytes, sizeof advertised.address);
+        TUTTI_TRY(tutti_listener_serve(fds, nlisteners, card.process));
     } else {
         card.port = card.naddresses = 0;
         snprintf(card.why, sizeof card.why, "%.95s", tutti_last_error());

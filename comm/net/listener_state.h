@@ -105,6 +105,9 @@ void tutti_listener_prune(void);
 /* listener.c: the address that the connection was made to: that of getpeername if this side connected, else that of
  * getsockname. */
 tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side);
+/* listener.c: whether this is the address of TUTTI_ADVERTISE with this process's port, from which connections are
+ * expected to be passed on to this process. */
+bool tutti_listener_is_advertised(const tutti_listener_endpoint *called);
 
 struct sockaddr_storage;
 /* The address for bind and connect; returns its length. */

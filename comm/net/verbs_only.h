@@ -1,5 +1,5 @@
 /*
- * Enforces RDMA or an error: what tutti_comm_init_rdma requires, and its effect on connections that are made later.
+ * Enforces RDMA or an error: the effect of tutti_comm_init_rdma (comm/api/rdma.c) on connections that are made later.
  *
  * The setting belongs to pairs of processes (tutti_peer.verbs_only), not to communicators: messages of all
  * communicators of two processes share one connection, and communicators that are split off or created later must
@@ -13,6 +13,8 @@
 #include "comm/net/transport/transport.h"
 #include "comm/shm/peer.h"
 
+/* The bit of the transport over verbs, as in tutti_transports; 0: there is none. */
+uint32_t tutti_verbs_only_bit(void);
 /* Transports that may be used to that process: bits as in tutti_transports. NULL: any process. */
 uint32_t tutti_verbs_only_mask(const tutti_peer *peer);
 /* Checks whether this new pipe to the process may be used; it may be of another transport if it was started before

@@ -13,12 +13,11 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/shm/flags.h"
-#include "comm/p2p/remote_channel.h"
 #include "comm/net/hosts.h"
-#include "comm/health/monitor.h"
+#include "comm/net/link.h"
 #include "comm/p2p/p2p.h"
 #include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 
 static void tell_rank(const tutti_comm *comm, int rank, tutti_record record, const char *text) {
     tutti_channels *channel = comm->members[rank].process->channels;
@@ -49,6 +48,26 @@ void tutti_p2p_notify_broken(tutti_comm *comm) {
     tutti_p2p_unlock();
     tutti_queue_serve_rest(comm);
     tutti_fail(status, "%s", reason);
+}
+
+tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status) {
+    status = tutti_comm_break(comm, status);
+    if (comm->hosts != NULL) {
+        tutti_link_break_all(comm);
+        tutti_p2p_notify_broken(comm);
+    }
+    return status;
+}
+
+tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
+    status = tutti_comm_break(comm, status);
+    /* else the thread that runs the operation notifies the others */
+    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) {
+        tutti_link_break_all(comm);
+        tutti_queue_leave(comm);
+    }
+    tutti_p2p_notify_broken(comm);
+    return tutti_fail(status, "%s", comm->page->broken_text);
 }
 
 void tutti_p2p_notify_left(const tutti_comm *comm) {

@@ -39,10 +39,10 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
-#include "comm/shm/flags.h"
-#include "comm/p2p/remote_channel.h"
-#include "comm/p2p/p2p_state.h"
+#include "comm/base/backoff.h"
 #include "comm/net/transport/transport.h"
+#include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 
 tutti_p2p_state tutti_p2p = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -131,6 +131,31 @@ tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t it
     request->item_bytes = item_bytes > 0 ? item_bytes : 1;
     tutti_match_receive(request);
     tutti_p2p_unlock();
+    return TUTTI_OK;
+}
+
+tutti_status tutti_p2p_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole, tutti_work **work_out) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op.timeout_ms = message->timeout_ms;
+    if (whole != NULL) {
+        work->whole = whole;
+        tutti_work_retain(whole);
+        atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
+    }
+    tutti_status status = message->sends
+                              ? tutti_p2p_send(comm, message->src, message->bytes, message->peer, message->tag, work)
+                              : tutti_p2p_recv(comm, message->dst, message->bytes, message->item_bytes, message->peer,
+                                               message->tag, work);
+    if (status != TUTTI_OK) {
+        if (whole != NULL) {
+            atomic_fetch_sub_explicit(&whole->parts, 1, memory_order_relaxed);
+            tutti_work_free(whole);
+        }
+        tutti_work_free(work);
+        return status;
+    }
+    *work_out = work;
     return TUTTI_OK;
 }
 

@@ -12,10 +12,12 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/p2p/remote_channel.h"
-#include "comm/net/hosts.h"
+#include "comm/base/broken.h"
+#include "comm/health/heartbeat_hosts.h"
 #include "comm/health/monitor.h"
+#include "comm/net/hosts.h"
 #include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 
 #define CHECK_NS     (50 * TUTTI_NS_PER_MS)
 #define DRAIN_ROUNDS 64
@@ -53,8 +55,8 @@ static const char *phase_text(const tutti_request *request) {
 static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {
     if (rank < 0) snprintf(text, capacity, "any rank");
     else
-        snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, comm->members[rank].process->host,
-                 (int)comm->members[rank].process->pid);
+        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", rank, comm->members[rank].process->host,
+                 (int)comm->members[rank].process->pid, tutti_comm_job_rank(comm, rank, (char[40]){0}));
 }
 
 const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity) {
@@ -103,7 +105,7 @@ static void look_for_deaths(struct tutti_channel_list *list) {
 }
 
 static void look_for_departures(tutti_port *port) {
-    if (port->comm->hosts != NULL) tutti_hosts_read_deaths(port->comm);
+    if (port->comm->hosts != NULL) tutti_heartbeat_read_deaths(port->comm);
     for (int rank = 0; rank < port->comm->nranks; rank++) {
         if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;
@@ -158,10 +160,10 @@ static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict
     tutti_broken broken;
     if (!tutti_broken_read(comm, rank, &broken)) return false;
     bool own = rank == port->rank;
-    verdict->status = own ? (tutti_status)broken.status : tutti_monitor_peer_status(broken.status);
+    verdict->status = own ? (tutti_status)broken.status : tutti_broken_peer_status(broken.status);
     if (comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere) rank = comm->hosts->told_by;
     if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
-    else tutti_monitor_quote(broken.text, rank, verdict->text, sizeof verdict->text);
+    else tutti_broken_quote(broken.text, rank, verdict->text, sizeof verdict->text);
     return true;
 }
 

@@ -1,17 +1,12 @@
 /*
  * Flags between ranks of one host. See flags.h.
  *
- * Publishing is a store followed by a load of `sleepers`. A sleeper increments `sleepers` and then loads the flag
- * once more. At least one of the two orders must hold, so that either the publisher sees the sleeper or the sleeper
- * sees the new value. Sleeping is the slow path, so sleepers pay: membarrier(2) executes a barrier in all threads
- * that publish. Where the system does not offer it, the publisher's exchange orders them (page->fenced).
+ * How publishers and sleepers are ordered: page.h. What a wait calls of higher folders: hooks.h.
  */
 #include "comm/shm/flags.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -21,15 +16,15 @@
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/health/monitor.h"
-#include "comm/net/hosts.h"
-#include "comm/p2p/p2p.h"
+#include "comm/base/backoff.h"
+#include "comm/base/call.h"
+#include "comm/base/hooks.h"
+#include "comm/base/page.h"
 #include "comm/shm/oversubscribed.h"
 
 /* about the time that a line is on its way; without pauses, since one pause takes as long */
 #define FIRST_LOOKS       24
 #define SPINS_PER_SERVICE 64 /* flag checks between two point-to-point progress calls */
-#define BACKOFF_SPINS     12 /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two checks for broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
@@ -38,26 +33,7 @@
 #define FEW_RANKS         4               /* up to this number each rank reads all steps itself */
 #define DEATHS_EVERY_NS   INT64_C(100000000)
 
-static TUTTI_THREAD_LOCAL bool thread_yields;
-
-void tutti_wait_state_yields(bool yields) {
-    thread_yields = yields;
-}
-
 /* ------------------------------------------------------------------------------------------- publishing */
-
-/* A futex word: the low half of a flag. */
-static uint32_t *futex_word(_Atomic uint64_t *flag) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return (uint32_t *)flag + 1;
-#else
-    return (uint32_t *)flag;
-#endif
-}
-
-static void wake(_Atomic uint64_t *flag) {
-    syscall(SYS_futex, futex_word(flag), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
 
 static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
     if (TUTTI_LIKELY(atomic_load_explicit(&page->fenced, memory_order_relaxed) == 0)) {
@@ -66,32 +42,7 @@ static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
     } else {
         atomic_exchange_explicit(flag, value, memory_order_seq_cst);
     }
-    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) wake(flag);
-}
-
-static bool registered;
-static pthread_once_t register_once = PTHREAD_ONCE_INIT;
-
-static void register_barriers(void) {
-    registered = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-}
-
-bool tutti_can_membarrier(void) {
-    pthread_once(&register_once, register_barriers);
-    return registered;
-}
-
-bool tutti_membarrier(void) {
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
-}
-
-void tutti_page_prepare(tutti_page *page) {
-    atomic_store_explicit(&page->fenced, tutti_can_membarrier() ? 0 : 1, memory_order_release);
-}
-
-void tutti_page_wake(tutti_page *page) {
-    for (int i = 0; i < TUTTI_POSTS; i++) wake(&page->posts[i].sequence);
-    wake(&page->step);
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) tutti_flag_wake(flag);
 }
 
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
@@ -125,15 +76,15 @@ void tutti_wait_state_begin(tutti_comm *comm, const tutti_op *op) {
     p->op = op;
     p->started = false;
     p->reported = false;
-    p->yields = thread_yields || !comm->spins;
-    p->crowded = !thread_yields && !comm->spins;
+    p->yields = tutti_thread_yields || !comm->spins;
+    p->crowded = !tutti_thread_yields && !comm->spins;
 }
 
 static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
     char call[160], missing[1200];
     tutti_call record = tutti_call_of(op);
     if (awaited != NULL) awaited(comm, missing, sizeof missing);
-    else tutti_monitor_missing(comm, op, missing, sizeof missing);
+    else tutti_hooks.monitor_missing(comm, op, missing, sizeof missing);
     tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" passed its deadline of %lld ms on rank %d; missing: %s",
                tutti_call_describe(&record, call, sizeof call), comm->name,
                (long long)(op->timeout_ms > 0 ? op->timeout_ms : comm->timeout_ms), tutti_comm_shown(comm, comm->rank),
@@ -141,11 +92,9 @@ static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaite
     return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
 }
 
-/* The start of a communicator is reported earlier than a stall, and only by the first ranks. */
 static int64_t stall_ms(const tutti_comm *comm) {
-    const tutti_comm *local = comm->hosts != NULL ? comm->hosts->local : comm;
     int64_t most_ms = tutti_setting_int(TUTTI_SETTING_STALL_MS);
-    return comm->meeting && local->rank < 2 ? tutti_min_i64(most_ms, TUTTI_NOTICE_MS) : most_ms;
+    return comm->reports_early ? tutti_min_i64(most_ms, TUTTI_NOTICE_MS) : most_ms;
 }
 
 tutti_status tutti_wait_state_check(tutti_comm *comm, tutti_awaited awaited) {
@@ -160,7 +109,7 @@ tutti_status tutti_wait_state_check(tutti_comm *comm, tutti_awaited awaited) {
         char text[1200];
         p->reported = true;
         if (awaited != NULL) awaited(comm, text, sizeof text);
-        tutti_monitor_report(comm, p->op, p->stall.spent_ns / TUTTI_NS_PER_MS, awaited != NULL ? text : NULL);
+        tutti_hooks.monitor_report(comm, p->op, p->stall.spent_ns / TUTTI_NS_PER_MS, awaited != NULL ? text : NULL);
     }
     return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op, awaited) : TUTTI_OK;
 }
@@ -175,7 +124,7 @@ static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target
             if (tutti_flag_reached(flag, target)) return true;
             tutti_relax();
         }
-        tutti_p2p_progress();
+        tutti_hooks.p2p_progress();
         if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
     }
     return false;
@@ -189,18 +138,13 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
         sched_yield();
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
-        tutti_p2p_progress();
+        tutti_hooks.p2p_progress();
         if (i % YIELDS_PER_LOOK != 0) continue;
-        TUTTI_TRY(tutti_monitor_look(comm, comm->wait_state.op, /* deaths */ false));
+        TUTTI_TRY(tutti_hooks.monitor_look(comm, comm->wait_state.op, /* deaths */ false));
         if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
     }
     *reached_out = false;
     return TUTTI_OK;
-}
-
-bool tutti_page_order(tutti_page *page) {
-    atomic_fetch_add_explicit(&page->sleepers, 0, memory_order_seq_cst); /* pairs with a publisher's exchange */
-    return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 || tutti_membarrier();
 }
 
 static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns) {
@@ -209,7 +153,7 @@ static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64
     uint64_t seen = atomic_load_explicit(flag, memory_order_seq_cst);
     if (seen < target) {
         struct timespec most = {.tv_nsec = most_ns};
-        syscall(SYS_futex, futex_word(flag), FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
+        syscall(SYS_futex, tutti_flag_word(flag), FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
     }
     atomic_fetch_sub_explicit(&page->sleepers, 1, memory_order_relaxed);
 }
@@ -222,14 +166,14 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
         int64_t now_ns = comm->wait_state.deadline.last_ns;
         bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
         if (deaths) deaths_ns = now_ns;
-        TUTTI_TRY(tutti_monitor_look(comm, comm->wait_state.op, deaths));
-        if (tutti_p2p_progress()) continue; /* a message is being moved by this thread: no nap now */
+        TUTTI_TRY(tutti_hooks.monitor_look(comm, comm->wait_state.op, deaths));
+        if (tutti_hooks.p2p_progress()) continue; /* a message is being moved by this thread: no nap now */
         nap(comm->members[rank].page, flag, target,
-            tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
+            tutti_hooks.p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
     }
     /* During a long wait the other ranks may have given up. */
-    return tutti_monitor_look(comm, comm->wait_state.op, /* deaths */ false);
+    return tutti_hooks.monitor_look(comm, comm->wait_state.op, /* deaths */ false);
 }
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
@@ -251,7 +195,7 @@ tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
     if (!tutti_flag_reached(&post->sequence, op->sequence))
         TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
     uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
-    if (TUTTI_UNLIKELY(signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
+    if (TUTTI_UNLIKELY(signature != op->signature)) return tutti_hooks.monitor_mismatch(comm, op, rank, post);
     /* With 2 ranks, the other one has finished all earlier calls, so tutti_post_claim need not read its step. */
     if (comm->nranks == 2) comm->finished = op->sequence - 1;
     return TUTTI_OK;
@@ -308,16 +252,4 @@ tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t 
     for (int i = 1; i < comm->nranks; i++)
         TUTTI_TRY(tutti_step_wait(comm, op, (comm->rank + i) % comm->nranks, progress));
     return TUTTI_OK;
-}
-
-void tutti_backoff_pause(tutti_backoff *backoff) {
-    unsigned round = backoff->rounds++;
-    if (round < BACKOFF_SPINS && !backoff->yields) {
-        for (int i = 0; i < 16; i++) tutti_relax();
-    } else if (round < BACKOFF_SPINS + YIELDS_BEFORE_NAP) {
-        sched_yield();
-    } else {
-        struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};
-        nanosleep(&pause, NULL);
-    }
 }

@@ -12,21 +12,6 @@
 #include "comm/base/cacheline.h"
 #include "comm/base/comm.h"
 
-/* True if a thread can order the stores and loads of other threads (membarrier). The answer does not change during
- * the life of the process. */
-bool tutti_can_membarrier(void);
-/* Executes a barrier in all threads of all processes that use Tutti; false: the system has refused it. It takes
- * microseconds; in return the threads whose stores are read need no barrier of their own. */
-bool tutti_membarrier(void);
-
-/* Must be called before the owner of a new page publishes anything. */
-void tutti_page_prepare(tutti_page *page);
-/* Orders this thread's earlier stores before its later loads, as if all publishers had done the same; false: this
- * is not available here. */
-bool tutti_page_order(tutti_page *page);
-/* Wakes all threads that sleep on the page's flags, so that they check its state. */
-void tutti_page_wake(tutti_page *page);
-
 /* Begins the waits of an operation. */
 void tutti_wait_state_begin(tutti_comm *comm, const tutti_op *op);
 /* Writes what a wait is for into text. NULL: the wait is for the posts and steps of the communicator's ranks. */
@@ -80,16 +65,5 @@ static inline tutti_status tutti_step_wait(tutti_comm *comm, const tutti_op *op,
 }
 /* The same for all ranks. */
 tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress);
-
-/* Pauses in any other wait loop of the library (point to point, works): counts rounds from 0, spins, then yields,
- * then naps. */
-typedef struct tutti_backoff {
-    unsigned rounds;
-    bool yields;
-} tutti_backoff;
-void tutti_backoff_pause(tutti_backoff *backoff);
-
-/* This thread shares its core with a thread that computes (workers): its waits do not spin. */
-void tutti_wait_state_yields(bool yields);
 
 #endif

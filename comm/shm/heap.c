@@ -21,7 +21,6 @@
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
-#include "comm/gpu/device_memory.h"
 #include "comm/shm/memory_registry.h"
 
 #define PAGE          ((size_t)4096)
@@ -330,17 +329,4 @@ void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out) {
     *used_bytes_out = used_bytes;
     *committed_bytes_out = committed_bytes;
     pthread_mutex_unlock(&heap_lock);
-}
-
-tutti_status tutti_mem_alloc(size_t bytes, void **memory_out) {
-    if (memory_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_alloc: memory_out is NULL");
-    return tutti_heap_alloc(TUTTI_HEAP_BLOCKS, bytes, memory_out);
-}
-
-tutti_status tutti_mem_free(void *memory) {
-    tutti_status status;
-    if (memory != NULL && !tutti_heap_holds(memory, 1) && tutti_device_memory_free(memory, &status)) return status;
-    if (memory != NULL && !tutti_heap_holds(memory, 1) && !tutti_forked())
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_free: %p is not from tutti_mem_alloc", memory);
-    return tutti_heap_free(memory);
 }

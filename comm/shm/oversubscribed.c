@@ -7,7 +7,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "comm/base/cacheline.h"
-#include "comm/p2p/p2p.h"
+#include "comm/base/hooks.h"
 #include "comm/shm/flags.h"
 
 #define SPINS_PER_SERVICE 64
@@ -42,7 +42,7 @@ bool tutti_oversubscribed_linger(const tutti_comm *comm, const tutti_page *page,
             if (tutti_flag_reached(flag, target)) return true;
             tutti_relax();
         }
-        tutti_p2p_progress();
+        tutti_hooks.p2p_progress();
     } while (tutti_ticks_to_ns(tutti_ticks() - start) < LINGER_NS);
     return false;
 }

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/health/heartbeat.h"
-#include "comm/p2p/channel.h"
-#include "comm/p2p/p2p.h"
+#include "comm/base/hooks.h"
+#include "comm/base/namespace.h"
+#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/segment.h"
 
@@ -97,7 +97,7 @@ static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment 
         tutti_shm_segment_watch(segment, seat);
         peer->segment = segment;
         peer->seat = seat;
-        peer->pid_counts = tutti_shm_segment_member(segment, seat)->pid_space == tutti_peer_info_pid_space();
+        peer->pid_counts = tutti_shm_segment_member(segment, seat)->pid_space == tutti_namespace_pid();
     }
     peer->references++;
     *peer_out = peer;
@@ -115,7 +115,7 @@ tutti_status tutti_peer_admit(tutti_shm_segment *segment, int seat, int heap_fd,
 }
 
 tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segment *segment,
-                                     const tutti_listener_info *listener, tutti_peer **peer_out) {
+                                     const struct tutti_listener_info *listener, tutti_peer **peer_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&peers_lock);
     tutti_peer *peer = find(card->id);
@@ -149,7 +149,7 @@ void tutti_peer_release(tutti_peer *peer) {
     }
     pthread_mutex_unlock(&peers_lock);
     if (!last) return;
-    tutti_p2p_forget(peer);
+    tutti_hooks.p2p_forget(peer);
     if (!peer->remote) munmap(peer->base, peer->bytes);
     if (peer->remote) tutti_shm_segment_release(peer->segment);
     else tutti_shm_segment_unwatch(peer->segment, peer->seat);
@@ -169,7 +169,7 @@ bool tutti_peer_ended(tutti_peer *peer) {
     if (peer->self) return false;
     if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
     if (peer->remote || peer->segment == NULL || !tutti_shm_segment_has_ended(peer->segment, peer->seat)) return false;
-    if (mark_dead(peer)) tutti_heartbeat_now();
+    if (mark_dead(peer)) tutti_hooks.heartbeat_now();
     return true;
 }
 

@@ -7,6 +7,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/log.h"
+#include "comm/base/page.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"

@@ -82,12 +82,12 @@ tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int seat) {
     return (tutti_page *)(void *)at(segment, segment->plan.pages + (size_t)seat * PAGE_STRIDE);
 }
 
-const tutti_peer_table *tutti_shm_segment_peer_table(const tutti_shm_segment *segment) {
-    return (const tutti_peer_table *)(void *)at(segment, segment->plan.table);
+const void *tutti_shm_segment_peer_table(const tutti_shm_segment *segment) {
+    return at(segment, segment->plan.table);
 }
 
-tutti_listener_info *tutti_shm_segment_listeners(const tutti_shm_segment *segment) {
-    return segment->head->doors_bytes > 0 ? (tutti_listener_info *)(void *)at(segment, segment->plan.listeners) : NULL;
+void *tutti_shm_segment_listeners(const tutti_shm_segment *segment) {
+    return segment->head->doors_bytes > 0 ? at(segment, segment->plan.listeners) : NULL;
 }
 
 bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page) {
@@ -153,13 +153,14 @@ static tutti_status make(const hall_head *head, tutti_shm_segment *segment) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_shm_segment_create(const tutti_peer_table *table, int host, tutti_shm_segment **hall_out) {
+tutti_status tutti_shm_segment_create(int nranks, int neighbours, const void *table, size_t table_bytes,
+                                      size_t listeners_bytes, tutti_shm_segment **hall_out) {
     tutti_shm_segment *segment;
     hall_head head = {.magic = HALL_MAGIC,
-                      .nseats = tutti_peer_table_hosts(table)[host].nranks,
-                      .nranks = table->nranks,
-                      .roll_bytes = tutti_peer_table_bytes(table)};
-    if (table->nhosts > 1) head.doors_bytes = (uint64_t)table->nranks * sizeof(tutti_listener_info);
+                      .nseats = neighbours,
+                      .nranks = nranks,
+                      .roll_bytes = table_bytes,
+                      .doors_bytes = listeners_bytes};
     TUTTI_TRY(tutti_calloc(1, sizeof *segment, &segment));
     segment->fd = -1;
     tutti_status status = make(&head, segment);
@@ -178,7 +179,7 @@ tutti_status tutti_shm_segment_create(const tutti_peer_table *table, int host, t
 }
 
 /* Maps a segment that another process has created, after checking that it cannot shrink. */
-static tutti_status open_hall(tutti_shm_segment *segment, int nranks, int neighbours) {
+static tutti_status open_hall(tutti_shm_segment *segment, const tutti_shm_segment_limits *limits) {
     struct stat status;
     hall_head head;
     int seals = fcntl(segment->fd, F_GET_SEALS);
@@ -186,16 +187,15 @@ static tutti_status open_hall(tutti_shm_segment *segment, int nranks, int neighb
         pread(segment->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != HALL_MAGIC)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the shared memory of this host's first rank is not sealed, or is not a segment");
-    const tutti_peer_table largest = {.nhosts = nranks, .count = nranks};
-    bool possible = head.nranks == nranks && head.nseats == neighbours && head.roll_bytes >= sizeof(tutti_peer_table) &&
-                    head.roll_bytes <= tutti_peer_table_bytes(&largest) &&
-                    (head.doors_bytes == 0 || head.doors_bytes == (uint64_t)nranks * sizeof(tutti_listener_info));
+    bool possible = head.nranks == limits->nranks && head.nseats == limits->neighbours &&
+                    head.roll_bytes >= limits->least_table_bytes && head.roll_bytes <= limits->most_table_bytes &&
+                    (head.doors_bytes == 0 || head.doors_bytes == limits->listeners_bytes);
     segment->plan = plan_of(&head);
     if (!possible || (uint64_t)status.st_size != segment->plan.end)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the shared memory of this host's first rank does not have the size given in its header");
     TUTTI_TRY(map(segment->fd, segment->plan.end, segment));
-    TUTTI_TRY(tutti_peer_table_check(tutti_shm_segment_peer_table(segment), head.roll_bytes, nranks));
+    TUTTI_TRY(limits->check_table(tutti_shm_segment_peer_table(segment), head.roll_bytes, limits->nranks));
     return enter(segment);
 }
 
@@ -216,7 +216,7 @@ static tutti_shm_segment *find(int fd) {
     return segment;
 }
 
-static tutti_status join_locked(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out) {
+static tutti_status join_locked(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out) {
     tutti_shm_segment *segment = find(fd);
     if (segment != NULL) {
         close(fd); /* this releases all locks of this process */
@@ -232,15 +232,15 @@ static tutti_status join_locked(int fd, int nranks, int neighbours, tutti_shm_se
         return status;
     }
     segment->fd = fd;
-    status = open_hall(segment, nranks, neighbours);
+    status = open_hall(segment, limits);
     if (status == TUTTI_OK) *hall_out = segment;
     else discard(segment);
     return status;
 }
 
-tutti_status tutti_shm_segment_join(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out) {
+tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out) {
     pthread_mutex_lock(&halls_lock);
-    tutti_status status = join_locked(fd, nranks, neighbours, hall_out);
+    tutti_status status = join_locked(fd, limits, hall_out);
     pthread_mutex_unlock(&halls_lock);
     return status;
 }

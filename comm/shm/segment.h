@@ -18,9 +18,7 @@
 #ifndef TUTTI_SHM_SEGMENT_H
 #define TUTTI_SHM_SEGMENT_H
 
-#include "comm/init/peer_info.h"
-#include "comm/init/peer_table.h"
-#include "comm/net/listener.h"
+#include "comm/base/comm.h"
 #include "comm/shm/peer.h"
 
 /* Phases of the creation of a communicator, for timing; timing.h. */
@@ -39,11 +37,22 @@ typedef struct tutti_shm_member {
 
 typedef struct tutti_shm_segment tutti_shm_segment;
 
-/* The leader of `host` creates the segment, with room for its ranks and a copy of the peer table. One reference. */
-tutti_status tutti_shm_segment_create(const tutti_peer_table *table, int host, tutti_shm_segment **hall_out);
+/* The leader of a host creates the segment, with seats for `neighbours` of the nranks ranks, a copy of the peer table,
+ * and room for the listeners (listeners_bytes: 0 on a single host). One reference. */
+tutti_status tutti_shm_segment_create(int nranks, int neighbours, const void *table, size_t table_bytes,
+                                      size_t listeners_bytes, tutti_shm_segment **hall_out);
+
+/* What the segment of another process must fit. */
+typedef struct tutti_shm_segment_limits {
+    int nranks, neighbours; /* size of the world, and number of its ranks on this host */
+    size_t least_table_bytes, most_table_bytes;
+    size_t listeners_bytes; /* if there are listeners */
+    tutti_status (*check_table)(const void *table, size_t bytes, int nranks);
+} tutti_shm_segment_limits;
+
 /* Maps the memfd received from the leader, or finds it among this process's segments; always takes ownership of the
- * descriptor. For a world of nranks, `neighbours` of which are on this host. One reference. */
-tutti_status tutti_shm_segment_join(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out);
+ * descriptor. One reference. */
+tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out);
 /* Takes a seat: commits the page's memory, and holds the lock from now on. Once per rank. */
 tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat);
 /* Called after all ranks have met. Closes the descriptor if all processes already check each other through an
@@ -56,10 +65,11 @@ void tutti_shm_segment_release(tutti_shm_segment *segment);
 int tutti_shm_segment_fd(const tutti_shm_segment *segment);
 tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int seat);
 tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int seat);
-const tutti_peer_table *tutti_shm_segment_peer_table(const tutti_shm_segment *segment);
-/* Indexed by rank of the world; NULL on a single host. Each rank writes its own entry, the leader those of other
- * hosts. */
-tutti_listener_info *tutti_shm_segment_listeners(const tutti_shm_segment *segment);
+/* A tutti_peer_table (comm/init/peer_table.h). */
+const void *tutti_shm_segment_peer_table(const tutti_shm_segment *segment);
+/* Of tutti_listener_info (comm/net/listener.h), indexed by rank of the world; NULL on a single host. Each rank writes
+ * its own entry, the leader those of other hosts. */
+void *tutti_shm_segment_listeners(const tutti_shm_segment *segment);
 
 /* True if the page belongs to this segment. NULL is allowed. */
 bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page);

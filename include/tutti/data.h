@@ -17,9 +17,15 @@
  *
  * Batches are made ahead on a thread of the pipeline. A source must outlive its pipelines; several pipelines may read
  * one source at the same time, except where a call below says otherwise. One thread at a time calls a pipeline. These
- * calls do not communicate with other ranks. Errors: TUTTI_ERR_ARGUMENT and TUTTI_ERR_CONFIG for wrong arguments of
- * the caller, TUTTI_ERR_DATA with file and offset for files that are damaged, cut or of another kind,
- * TUTTI_ERR_SYSTEM where the system refuses to read.
+ * calls do not communicate with other ranks, and break no communicator. What the caller passes is copied, except
+ * memory behind a `context`.
+ *
+ * Errors of all calls; after those of calls that open or create something there is nothing to destroy:
+ *   TUTTI_ERR_ARGUMENT  a wrong argument, option or operation; a path that is too long
+ *   TUTTI_ERR_CONFIG    files that are not there; more shards than files (OFRecord); too many samples
+ *   TUTTI_ERR_DATA      with file and offset: files that are damaged, cut or of another kind
+ *   TUTTI_ERR_SYSTEM    the system refuses to open or read a file, or to start the pipeline's thread
+ *   TUTTI_ERR_MEMORY
  */
 #ifndef TUTTI_DATA_H
 #define TUTTI_DATA_H
@@ -82,8 +88,7 @@ typedef struct tutti_data_user {
 
 #define TUTTI_DATA_USER(...) TUTTI_INITIALIZED(tutti_data_user, __VA_ARGS__)
 
-/* Opens a source of the functions in `user`. TUTTI_ERR_ARGUMENT without read and a count from 1, or begin and next.
- * */
+/* Opens a source of the functions in `user`. TUTTI_ERR_ARGUMENT without read and a count from 1, or begin and next. */
 TUTTI_API tutti_status tutti_data_open_user(const tutti_data_user *user, tutti_data_source **source_out);
 
 #define TUTTI_OFRECORD_DIMS 8
@@ -236,11 +241,14 @@ typedef struct tutti_data_batch {
     const int32_t *all_labels; /* [whole]; NULL without options.all_labels */
 } tutti_data_batch;
 
-/* Gives the next batch. After a failure each call returns that failure again, until tutti_data_seek. */
+/* Gives the next batch. Errors of files and of the source's functions, whose status it returns, appear at the batch
+ * that they concern: each later call returns the same error, until tutti_data_seek. TUTTI_ERR_MEMORY for batches and
+ * TUTTI_ERR_SYSTEM for the thread may be tried again. After an error only the batches before it have been given. */
 TUTTI_API tutti_status tutti_data_next(tutti_data *data, tutti_data_batch *batch_out);
 
 /* Continues with batch `number` of a pass: to resume, or for other passes. Batches and numbers are those of an
- * uninterrupted run. A streaming source is read from the start of the pass up to that batch. */
+ * uninterrupted run. A streaming source is read from the start of the pass up to that batch: errors as in
+ * tutti_data_next, which returns them again. TUTTI_ERR_ARGUMENT, pass or number below 0: the position stays. */
 TUTTI_API tutti_status tutti_data_seek(tutti_data *data, int64_t pass, int64_t number);
 
 /* Ends the pipeline's thread and frees the pipeline. NULL is allowed. */

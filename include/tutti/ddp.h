@@ -15,6 +15,11 @@
  * On a GPU (options.memory = TUTTI_MEMORY_CUDA) every call returns when its work is enqueued: gradients are written,
  * and used after tutti_ddp_finish, in options.stream; in between, buckets are reduced in a stream of the engine's own.
  *
+ * Errors. TUTTI_ERR_ARGUMENT changes nothing. Others are those of collectives, and break the communicator as there:
+ * the gradients may then hold anything, and only tutti_ddp_destroy makes sense. TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM and
+ * TUTTI_ERR_UNSUPPORTED (no GPU) may come from this rank alone and leave it whole; the engine cannot be used with the
+ * other ranks then, either. Any thread may call an engine; its calls run one at a time.
+ *
  * Method: buckets as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020): reverse order of
  * registration, rebuilt once in the order in which gradients became ready on rank 0.
  */
@@ -53,9 +58,11 @@ typedef struct tutti_ddp_options {
 #define TUTTI_DDP_OPTIONS(...) TUTTI_INITIALIZED(tutti_ddp_options, __VA_ARGS__)
 
 /* Creates the engine and, without options.no_broadcast, broadcasts the parameters from rank 0. Collective over
- * `comm`. Number, order, counts and types of the parameters must agree on every rank; otherwise the error names the
- * parameter and both shapes. options NULL: defaults, average. `comm` must outlive the engine. Destroy it with
- * tutti_ddp_destroy. */
+ * `comm`. Number, order, counts and types of the parameters, and options, must agree on every rank; otherwise
+ * TUTTI_ERR_MISMATCH names the parameter and both shapes. options NULL: defaults, average. `parameters` is copied;
+ * their data and `comm` must outlive the engine. Destroy it with tutti_ddp_destroy. Where one rank fails by itself, as
+ * with TUTTI_ERR_ARGUMENT (except NULL for comm or ddp_out), the others get TUTTI_ERR_MISMATCH, which names that rank.
+ * After these errors the communicator is whole, and there is no engine. */
 TUTTI_API tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *parameters, size_t nparameters,
                                         const tutti_ddp_options *options, tutti_ddp **ddp_out);
 
@@ -67,7 +74,7 @@ typedef struct tutti_ddp_part {
 /* Gives the part of each parameter that rank `rank` of `nranks` updates, in an engine with these parameters and
  * options, where options->zero is set; else all of it. parts_out: `nparameters` parts. The parts of all ranks
  * together are the parameter; a part begins at a multiple of 64 bytes and may be empty, and the parts of one bucket
- * are equal except those of the last ranks. Local. */
+ * are equal except those of the last ranks. Local. TUTTI_ERR_ARGUMENT, TUTTI_ERR_MEMORY. */
 TUTTI_API tutti_status tutti_ddp_divide(const tutti_ddp_parameter *parameters, size_t nparameters,
                                         const tutti_ddp_options *options, int rank, int nranks,
                                         tutti_ddp_part *parts_out);
@@ -78,17 +85,19 @@ TUTTI_API tutti_status tutti_ddp_divide(const tutti_ddp_parameter *parameters, s
 TUTTI_API void *tutti_ddp_gradient(tutti_ddp *ddp, size_t index);
 
 /* Marks the gradient of `index` as complete. A bucket whose gradients are all ready is launched, in bucket order. A
- * second call in one step is an error that names the parameter. */
+ * second call in one step is TUTTI_ERR_ARGUMENT, which names the parameter. After an error of a launch the parameter
+ * is ready all the same; tutti_ddp_finish tries again. */
 TUTTI_API tutti_status tutti_ddp_ready(tutti_ddp *ddp, size_t index);
 
-/* Ends the step: waits until every bucket is reduced. A parameter that was not ready is an error that names it.
+/* Ends the step: waits until every bucket is reduced. A parameter that was not ready is TUTTI_ERR_ARGUMENT, which names
+ * it: the step goes on, and the call may be repeated once all are ready. After any other error the step is over.
  * While sync is off it only ends the step: gradients stay local. With options.zero only this rank's part of a
  * gradient is reduced; the rest of the view must not be used. */
 TUTTI_API tutti_status tutti_ddp_finish(tutti_ddp *ddp);
 
 /* With options.zero, after the update of this rank's parts: gives all parts of the parameters to all ranks
  * (all_gather). Collective; call it between steps. It uses the buckets, so gradients are overwritten. Without
- * options.zero it does nothing. */
+ * options.zero it does nothing. Within a step it is TUTTI_ERR_ARGUMENT. */
 TUTTI_API tutti_status tutti_ddp_share(tutti_ddp *ddp);
 
 /* sync 0: the next steps accumulate locally (the caller adds to the views and does not zero them); sync 1 (the
@@ -96,7 +105,7 @@ TUTTI_API tutti_status tutti_ddp_share(tutti_ddp *ddp);
  * TUTTI_ERR_ARGUMENT. */
 TUTTI_API tutti_status tutti_ddp_set_sync(tutti_ddp *ddp, int sync);
 
-/* Sets all gradients to zero. */
+/* Sets all gradients to zero. TUTTI_ERR_ARGUMENT while buckets are being reduced. Local. */
 TUTTI_API tutti_status tutti_ddp_zero(tutti_ddp *ddp);
 
 typedef struct tutti_ddp_statistics {

@@ -15,6 +15,11 @@
  *     tutti_work_get reports what a receive received (options.received must be NULL).
  *   - A rank without a buffer (a barrier, counts that are all 0) sets options.memory = TUTTI_MEMORY_CUDA. A caller
  *     that knows where its buffers are can set it, too, and saves the library the look-up.
+ *   - Errors that CUDA memory adds, and that the call returns. TUTTI_ERR_ARGUMENT: the rules above are not kept.
+ *     TUTTI_ERR_UNSUPPORTED: no GPU, a call that cannot be captured into a graph, or one inside of a function of
+ *     tutti_submit. They leave the communicator whole, except two ranks of one process in one stream
+ *     (TUTTI_ERR_ARGUMENT). TUTTI_ERR_SYSTEM or TUTTI_ERR_MEMORY: the GPU or NCCL failed; it is broken if the operation
+ *     was begun.
  */
 #ifndef TUTTI_DEVICE_H
 #define TUTTI_DEVICE_H
@@ -25,22 +30,26 @@
 extern "C" {
 #endif
 
-/* Counts the GPUs that this process sees. TUTTI_ERR_UNSUPPORTED with the reason: no driver, a driver that is too
- * old, no GPU, or a build without CUDA. */
+/* Errors of all calls below: TUTTI_ERR_UNSUPPORTED with the reason: no driver, a driver that is too old, no GPU, or a
+ * build without CUDA; TUTTI_ERR_FORKED; TUTTI_ERR_SYSTEM or what CUDA reports otherwise. */
+
+/* Counts the GPUs that this process sees. */
 TUTTI_API tutti_status tutti_device_count(int *count_out);
 
 /* Gives the GPU of this rank, as an index into the GPUs that the process sees: TUTTI_DEVICE, else LOCAL_RANK modulo
- * their number. The library itself does not depend on it: buffers determine their GPU. */
+ * their number. The library itself does not depend on it: buffers determine their GPU. TUTTI_ERR_CONFIG: TUTTI_DEVICE
+ * is no GPU here. Also the errors of tutti_world_get. */
 TUTTI_API tutti_status tutti_device_get(int *device_out);
 
-/* Makes a GPU the calling thread's current one, as cudaSetDevice does; -1: the GPU of tutti_device_get. */
+/* Makes a GPU the calling thread's current one, as cudaSetDevice does; -1: the GPU of tutti_device_get.
+ * TUTTI_ERR_ARGUMENT: there is no such GPU. */
 TUTTI_API tutti_status tutti_device_use(int device);
 
 /* Allocates memory of the calling thread's current GPU that peers on the same GPU can map and that NCCL can
  * register, so that collectives on it skip a copy. (Where NCCL is in use, and no communicator has ranks that share
  * the GPU, it is memory of NCCL's own allocator, which peers could not map.) Each block is an allocation of its
  * own: meant for buffers that live long, such as gradient buckets. Aligned to 256 bytes. Free it with
- * tutti_mem_free, which waits for the GPU, as cudaFree does. */
+ * tutti_mem_free, which waits for the GPU, as cudaFree does. TUTTI_ERR_MEMORY: the GPU has too little left. */
 TUTTI_API tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out);
 
 /* For programs that do not use CUDA themselves; streams are cudaStream_t of the calling thread's current GPU, NULL

@@ -23,7 +23,9 @@ struct DLManagedTensorVersioned;
  * the placement (managed memory, too). The struct has no stream: a copy in a GPU's memory is made in its legacy
  * default stream, and waited for (in Python, ask for it by __dlpack__(stream=1)); shared memory is used in the
  * streams of later calls, which must be in order with the producer's. Other devices are TUTTI_ERR_UNSUPPORTED, as
- * are structs of another major version than 1. After an error the caller still owns `managed`. */
+ * are structs of another major version than 1, and elements that are vectors. TUTTI_ERR_ARGUMENT: a wrong layout, or
+ * `managed` does not fit it. TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM: for the copy. After an error the caller still owns
+ * `managed`, and there is no tensor. */
 TUTTI_API tutti_status tutti_tensor_from_dlpack(const tutti_layout *layout, struct DLManagedTensorVersioned *managed,
                                                 tutti_tensor **tensor_out);
 /* The same for the struct of DLPack before 1. */
@@ -33,7 +35,8 @@ TUTTI_API tutti_status tutti_tensor_from_dlpack_unversioned(const tutti_layout *
 /* Gives this rank's shard without a copy; call its deleter when done with it. The memory stays until then, also
  * when the tensor is destroyed before; but memory of the caller (tutti_tensor_wrap) must itself stay as long.
  * Writing to it writes to the tensor. Work that was enqueued for CUDA memory is done before work that is in order
- * with that stream. Where this rank is outside the placement there is no shard: TUTTI_ERR_ARGUMENT. */
+ * with that stream. Where this rank is outside the placement there is no shard: TUTTI_ERR_ARGUMENT.
+ * TUTTI_ERR_MEMORY. */
 TUTTI_API tutti_status tutti_tensor_to_dlpack(const tutti_tensor *tensor,
                                               struct DLManagedTensorVersioned **managed_out);
 

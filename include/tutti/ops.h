@@ -12,9 +12,15 @@
  * All calls are collective over the placement of their inputs, which must all be on one placement; use
  * tutti_tensor_to_global for inputs that are not. Ranks outside of the placement may call and get a tensor without a
  * shard. Inputs are not changed. Results are owned by the caller, to be destroyed with tutti_tensor_destroy; on an
- * error none is created. Wrong arguments are errors with the same text on all ranks, before anything is sent. Two
- * errors are found only after messages: a wrong sbp in the options of batch_norm, or of softmax_cross_entropy with
- * split classes, and an input without an adjoint layout in gradients that reduce.
+ * error none is created.
+ *
+ * Errors of all operators are those of tutti/tensor.h. TUTTI_ERR_ARGUMENT: wrong arguments, shapes, types, layouts or
+ * placements; the same text on all ranks, before anything is sent, and all communicators stay whole. Two of them are
+ * found only after messages: a wrong sbp in the options of batch_norm, or of softmax_cross_entropy with split
+ * classes, and an input without an adjoint layout in gradients that reduce.
+ * TUTTI_ERR_UNSUPPORTED: CUDA memory, and this build or machine has no operators for it. TUTTI_ERR_MEMORY,
+ * TUTTI_ERR_SYSTEM: on this rank; the others wait for it. Errors of the conversions, which are redistributions, break
+ * the tensors' communicator. In CUDA memory they may come after the call: the next call reports them.
  *
  * Types: float32 and float64 for all operators; transpose, reshape, slice, concat, fill and cast for all types; add,
  * sub, mul, scale, add_number, relu, arange and reduce (except the mean) also for integers and shorter floats; gelu,
@@ -55,7 +61,8 @@ typedef struct tutti_op_options {
 #define TUTTI_OP_OPTIONS(...) TUTTI_INITIALIZED(tutti_op_options, __VA_ARGS__)
 
 /* Sets the stream (cudaStream_t, NULL: the legacy default stream) for the calling thread's operators on CUDA memory
- * that are called without options.options: gradients, fill, arange and random among them. NULL at first. */
+ * that are called without options.options: gradients, fill, arange and random among them. NULL at first. The stream
+ * stays the caller's. */
 TUTTI_API void tutti_op_use_stream(void *stream);
 
 /* Describes how the calling thread's last operator was computed: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums
@@ -139,7 +146,7 @@ TUTTI_API tutti_status tutti_op_slice_backward(const tutti_tensor *x, const int6
 #define TUTTI_OP_MOST_CONCAT 16
 TUTTI_API tutti_status tutti_op_concat(const tutti_tensor *const *xs, int count, int dim,
                                        const tutti_op_options *options, tutti_tensor **y_out);
-/* dxs_out: an array of `count` gradients. */
+/* dxs_out: the caller's array, for `count` gradients. */
 TUTTI_API tutti_status tutti_op_concat_backward(const tutti_tensor *const *xs, int count, int dim,
                                                 const tutti_tensor *dy, tutti_tensor **dxs_out);
 

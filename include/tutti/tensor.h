@@ -54,6 +54,17 @@
  * remaining ranks, and create new ones. The caller's communicator breaks, too, only where the rank was lost while
  * such a communicator was created, and where ranks do not name the same ranks by the deadline of connections
  * (TUTTI_CONNECT_TIMEOUT_MS).
+ *
+ * Errors of all calls below; those that are local return none of collectives.
+ *   TUTTI_ERR_ARGUMENT     wrong arguments; or ranks gave different ones, which is the same error on all of them. All
+ *                          communicators stay whole, and tensors as they were
+ *   TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM   on this rank, of the host or its GPU. In a collective call the other ranks
+ *                          wait for this one until their deadline
+ *   TUTTI_ERR_UNSUPPORTED  no GPU; what a call names; all ranks get the latter, before anything is sent
+ *   TUTTI_ERR_CONFIG       TUTTI_PLAN has an unknown word
+ *   TUTTI_ERR_FORKED       in a forked child
+ *   errors of collectives  as in <tutti/tutti.h>: the communicator in use breaks (see above), and targets may hold
+ *                          anything. Where that communicator is created, also the errors of tutti_comm_create_group
  */
 #ifndef TUTTI_TENSOR_H
 #define TUTTI_TENSOR_H
@@ -92,8 +103,8 @@ TUTTI_API tutti_memory tutti_placement_memory(const tutti_placement *placement);
 /* The GPU of this rank's shards; -1: the shards are in host memory, or this rank is not in the placement. */
 TUTTI_API int tutti_placement_gpu(const tutti_placement *placement);
 /* Returns the communicator of the ranks that differ from this one only on the axes of the mask (bit i: axis i), in
- * their order. It is created at the first use, which is collective over its ranks, and owned by the placement. This
- * rank must be in the placement. */
+ * their order. It is created at the first use, which is collective over its ranks, and owned by the placement: do not
+ * destroy it. This rank must be in the placement (else TUTTI_ERR_ARGUMENT). */
 TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out);
 /* Measures what it costs to move tensors with shards of up to `bytes` between the placement's ranks, in the
  * placement's memory, for tutti_layout_predict. Collective over the placement's ranks, with equal arguments. In
@@ -103,7 +114,8 @@ TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned
 TUTTI_API tutti_status tutti_placement_measure(tutti_placement *placement, size_t bytes);
 /* As tutti_comm_abort, for all communicators that placements on this one's communicator have created: waits inside
  * tensors' calls end with TUTTI_ERR_ABORTED, here and on the peers of these waits. Call it after tutti_comm_abort
- * of the communicator that the placements are on. */
+ * of the communicator that the placements are on: it waits for a communicator that is being created. From any thread.
+ * TUTTI_ERR_FORKED: in a forked child. */
 TUTTI_API tutti_status tutti_placement_abort(tutti_placement *placement, const char *reason);
 
 /* ------------------------------------------------------------------------------------------------- sbp */
@@ -156,7 +168,7 @@ typedef struct tutti_layout {
 #define TUTTI_LAYOUT(...) TUTTI_INITIALIZED(tutti_layout, __VA_ARGS__)
 
 /* Gives the box of the placement's index-th rank: from first_out[d] up to, excluding, end_out[d], in each
- * dimension. Local. */
+ * dimension; both have ndims entries. Local. */
 TUTTI_API tutti_status tutti_layout_box(const tutti_layout *layout, int index, int64_t *first_out, int64_t *end_out);
 
 /* Predicts the time, in microseconds, that it takes to convert a tensor of layout src to layout dst, as
@@ -178,14 +190,16 @@ typedef struct tutti_tensor tutti_tensor;
 TUTTI_API tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tensor_out);
 /* Creates a tensor whose shard is the caller's memory, of the placement's kind and GPU: the memory is not copied,
  * holds the box's elements dense and row-major, and must stay valid until tutti_tensor_destroy. Local. `local` is
- * NULL where the shard is empty or this rank is outside the placement. */
+ * NULL where the shard is empty or this rank is outside the placement. TUTTI_ERR_ARGUMENT also for memory of another
+ * kind or GPU. */
 TUTTI_API tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out);
 /* Creates a tensor from the ranks' own shards, however uneven: OneFlow's local.to_global(). Collective over the
  * placement. `like` gives placement, sbp, type, number of dimensions and name; its shape, rule and cuts are not
  * read, as they follow from the ranks' local shapes: the extents of a dimension's parts are added up; ranks that
  * hold the same part must have the same extent. Ranks that hold the same box, along broadcast axes, must hold the
  * same bytes, which is checked by a hash (of CUDA memory, after its GPU has finished all that is in its streams).
- * `local` is wrapped as in tutti_tensor_wrap. A difference is the same error on all ranks. */
+ * `local` is wrapped as in tutti_tensor_wrap. A difference, or what is wrong with one rank's `local` or local_shape,
+ * is TUTTI_ERR_ARGUMENT on all ranks; CUDA memory of a rank that cannot be read is TUTTI_ERR_SYSTEM on all. */
 TUTTI_API tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *local_shape, void *local,
                                                tutti_tensor **tensor_out);
 TUTTI_API void tutti_tensor_destroy(tutti_tensor *tensor); /* NULL is allowed */
@@ -215,13 +229,13 @@ TUTTI_API const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor);
  * share memory. Of the options, stream (for CUDA memory), timeout_ms and work are used.
  *
  * options.work: accepted in host memory for plans in which no rank has more than one step that exchanges data with
- * other ranks (tutti_plan_get), including what is packed, unpacked and copied around that step. The call returns,
- * and all of it is done when the work ends; errors in it are reported by the work, wrong arguments by the call. It
- * runs on a thread of the step's communicator, except a reduction or an all_gather of shards in place, which is an
- * asynchronous collective. Several works may be under way, also of one plan; between the same ranks they run one at
- * a time, in the order of their calls, and may be waited for in any order. Until a work has ended its tensors must
- * stay, its sources must not be written, and its targets must not be touched. A rank that only makes copies makes
- * them in the call, and gets a work that has ended.
+ * other ranks (tutti_plan_get), including what is packed, unpacked and copied around that step. The call returns, and
+ * all of it is done when the work ends; errors in it are reported by the work; wrong arguments, and errors of making
+ * the plan, by the call, which then stores no work. It runs on a thread of the step's communicator, except a reduction
+ * or an all_gather of shards in place, which is an asynchronous collective. Several works may be under way, also of one
+ * plan; between the same ranks they run one at a time, in the order of their calls, and may be waited for in any order.
+ * Until a work has ended its tensors must stay, its sources must not be written, and its targets must not be touched. A
+ * rank that only makes copies makes them in the call, and gets a work that has ended.
  *
  * Other calls may be made in between, as long as all ranks make them in the same order: a call without a work first
  * waits for the works on the communicators that it uses. A call that makes a plan, as the first redistribution
@@ -232,7 +246,8 @@ TUTTI_API tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_
 
 /* OneFlow's to_global(placement, sbp): creates a tensor of src's shape, type and rule in another placement (NULL:
  * src's) with another sbp (NULL: broadcast on all axes), filled from src. Collective over the ranks of both
- * placements. The tensor always has its own memory; the caller destroys it. */
+ * placements. The tensor always has its own memory; the caller destroys it, with options.work only when the work has
+ * ended. After an error there is none. */
 TUTTI_API tutti_status tutti_tensor_to_global(const tutti_tensor *src, tutti_placement *placement, const tutti_sbp *sbp,
                                               const tutti_options *options, tutti_tensor **dst_out);
 
@@ -242,10 +257,11 @@ TUTTI_API tutti_status tutti_tensor_to_global(const tutti_tensor *src, tutti_pla
 typedef struct tutti_plan tutti_plan;
 
 /* Creates a plan for `npairs` tensors at once, in one round: srcs[i] is converted to dsts[i]. All placements belong
- * to one communicator. Collective over the ranks of all of them. */
+ * to one communicator. Collective over the ranks of all of them. The layouts are copied. */
 TUTTI_API tutti_status tutti_plan_create(const tutti_layout *srcs, const tutti_layout *dsts, size_t npairs,
                                          tutti_plan **plan_out);
-/* Runs the plan. Collective over the plan's ranks. The tensors must have the plan's layouts. */
+/* Runs the plan. Collective over the plan's ranks. The tensors must have the plan's layouts (else TUTTI_ERR_ARGUMENT,
+ * on this rank). Options and their errors as in tutti_tensor_redistribute; after an error the plan stays. */
 TUTTI_API tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, tutti_tensor *const *dsts,
                                       const tutti_options *options);
 /* Frees the plan. NULL is allowed. It waits for works of the plan that are under way, and for works that were
@@ -267,7 +283,7 @@ TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details
 /* Writes "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least
  * 1048576, predicted 412 us"; cut where it does not fit. "by reading" means that ranks of this host read the pieces
  * in each other's shards if these lie in memory of tutti_mem_alloc. Where another plan receives less but is
- * predicted to take longer, the text names that plan, too. */
+ * predicted to take longer, the text names that plan, too. bytes must not be 0. */
 TUTTI_API tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes);
 
 #ifdef __cplusplus

@@ -24,12 +24,19 @@
  * equal arguments. One thread at a time calls a trainer. Zero in a member means its default. Texts, arrays, sources and
  * pipelines that a struct points to stay the caller's, and must live until tutti_train_close.
  *
- * Errors: TUTTI_ERR_CONFIG and TUTTI_ERR_ARGUMENT for settings and models that do not fit, TUTTI_ERR_DATA for files
- * that are damaged and for a loss that is not a number, TUTTI_ERR_UNSUPPORTED for what this machine or build lacks,
- * TUTTI_ERR_MISMATCH for settings that differ between ranks, and the errors of communicators. Texts name a setting by
- * the option of tutti-train: --batch-size is batch_size. A preparation that fails on one rank fails on all ranks with
- * that rank's text; the communicator stays whole then. A later failure breaks the communicator, so that no rank waits
- * for a rank that has failed; after that only tutti_train_close may be called.
+ * Errors of all calls:
+ *   TUTTI_ERR_CONFIG, TUTTI_ERR_ARGUMENT   settings and models that do not fit
+ *   TUTTI_ERR_DATA         files that are damaged; a loss that is not a number; no test samples
+ *   TUTTI_ERR_UNSUPPORTED  what this machine or build lacks
+ *   TUTTI_ERR_MISMATCH     settings differ between ranks, or parameters (options.check_parameters)
+ *   TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM   of the host or a GPU; a file cannot be read or written
+ *   the errors of collectives (tutti/tutti.h) and of tutti/tensor.h, and the status that a callback, a source or
+ *   distribute returned
+ * Texts name a setting by the option of tutti-train: --batch-size is batch_size. A preparation that fails on one rank
+ * fails on all ranks with that rank's status and text; the communicator stays whole then, and there is no trainer. A
+ * later failure breaks the communicator (the other ranks get TUTTI_ERR_ABORTED), so that no rank waits for a rank that
+ * has failed; after that only tutti_train_close may be called. TUTTI_ERR_ARGUMENT for a NULL, or for a call that a
+ * callback must not make, comes from this rank alone, has done nothing and breaks nothing: the others wait.
  *
  * From tutti_train_open on the CBLAS computes with one thread in the whole process, unless OPENBLAS_NUM_THREADS or
  * OMP_NUM_THREADS is set: ranks share the cores.
@@ -366,7 +373,7 @@ typedef struct tutti_train_result {
 #define TUTTI_TRAIN_STOPPED_BY_CALLBACK (-1)
 
 /* Does a whole run: open, run, close. model NULL: the default ready model. options NULL: defaults. A failure has
- * broken `comm`, except a failure of the preparation. */
+ * broken `comm`, except a failure of the preparation; with parallel_mode stand_alone, only the rank's own one. */
 TUTTI_API tutti_status tutti_train(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
                                    const tutti_train_options *options, tutti_train_result *result_out);
 
@@ -412,7 +419,9 @@ TUTTI_API tutti_status tutti_train_step(tutti_trainer *trainer, double *loss_out
 TUTTI_API tutti_status tutti_train_evaluate(tutti_trainer *trainer, tutti_train_evaluation *evaluation_out);
 
 /* Rank 0 writes a checkpoint to options.checkpoint_dir; without that option the call does nothing. path_out, of
- * `capacity` bytes, gets the path on rank 0, and "" on other ranks; it may be NULL, with capacity 0. */
+ * `capacity` bytes, gets the path on rank 0, and "" on other ranks; it may be NULL, with capacity 0. A path that does
+ * not fit is TUTTI_ERR_ARGUMENT: the checkpoint is written, and the communicator whole. TUTTI_ERR_SYSTEM: it cannot be
+ * written; no part of it stays. */
 TUTTI_API tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, size_t capacity);
 
 /* Does the steps up to total_steps, with tests and checkpoints between them, and a test at the end. */
@@ -426,7 +435,7 @@ TUTTI_API tutti_status tutti_train_stop(tutti_trainer *trainer);
 /* Rank 0 prints to `file` how layers are divided over ranks and what a step moves; other ranks print nothing. */
 TUTTI_API tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file);
 
-/* Frees the trainer. Local. NULL is allowed. */
+/* Frees the trainer. Local. NULL is allowed. `comm` stays the caller's. */
 TUTTI_API void tutti_train_close(tutti_trainer *trainer);
 
 #ifdef __cplusplus

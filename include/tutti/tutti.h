@@ -3,9 +3,12 @@
  *
  * Rules that hold for every call below:
  *   - A call returns a tutti_status: 0 is success, errors are negative. tutti_last_error() returns the calling
- *     thread's text of the last failure: what failed, which peer, the likely cause, what to do. A wrong argument is
- *     TUTTI_ERR_ARGUMENT; once a communicator is broken, calls on it return the status that broke it.
- *   - Out parameters come last and are written only on success.
+ *     thread's text of the last failure: what failed, which peer, the likely cause, what to do.
+ *   - Out parameters come last and are written only on success: a call that fails creates no handle.
+ *   - Errors of many calls stand at the head of their section or file. Every call may return TUTTI_ERR_ARGUMENT (also
+ *     for a NULL that is not allowed): then it has done nothing, and communicators stay whole, unless its comment says
+ *     otherwise. Calls that move data on a broken communicator return the status that broke it, and in a child that
+ *     was forked after it was created TUTTI_ERR_FORKED. tutti_comm_error tells whether a communicator is broken.
  *   - Counts are in elements unless a name says bytes. Ranks and roots are ranks of the communicator.
  *   - A call that moves data ends with `const tutti_options *`; NULL means a blocking call with the communicator's
  *     timeout. With `.work` set the call returns at once, and the work reports how the operation ended.
@@ -64,7 +67,7 @@ extern "C" {
 typedef enum tutti_status {
     TUTTI_OK = 0,
     TUTTI_NOT_YET = 1,          /* tutti_work_wait: its timeout passed first; the operation goes on */
-    TUTTI_ERR_ARGUMENT = -1,    /* an argument is wrong; the communicator stays whole */
+    TUTTI_ERR_ARGUMENT = -1,    /* an argument is wrong */
     TUTTI_ERR_MEMORY = -2,      /* no memory (heap, shared heap) */
     TUTTI_ERR_SYSTEM = -3,      /* a system call failed */
     TUTTI_ERR_UNSUPPORTED = -4, /* not supported on this machine, or not built in */
@@ -72,8 +75,8 @@ typedef enum tutti_status {
     TUTTI_ERR_PEER_DIED = -6,   /* a rank's process ended; the communicator is broken */
     TUTTI_ERR_MISMATCH = -7,    /* ranks made different calls; the communicator is broken */
     TUTTI_ERR_TRUNCATED = -8,   /* a message is longer than the receive that took it */
-    TUTTI_ERR_BROKEN = -9,      /* an earlier failure broke this communicator */
-    TUTTI_ERR_ABORTED = -10,    /* tutti_comm_abort was called on this rank or on a peer */
+    TUTTI_ERR_BROKEN = -9,      /* a rank has destroyed or broken the communicator, and gave no other reason */
+    TUTTI_ERR_ABORTED = -10,    /* tutti_comm_abort or tutti_comm_destroy, on this rank or on a peer */
     TUTTI_ERR_FORKED = -11,     /* the process was forked after the communicator was created */
     TUTTI_ERR_CONFIG = -12,     /* variables of the launcher or settings are missing, wrong or differ between ranks */
     TUTTI_ERR_REFUSED = -13,    /* the peer was refused: wrong secret or wrong user */
@@ -91,20 +94,22 @@ TUTTI_API const char *tutti_last_error(void);
 /* Records the calling thread's error text and returns `status`: for code that is built on Tutti. */
 TUTTI_API tutti_status tutti_fail(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
 
-/* Structs that begin with `size_t struct_bytes` may grow in later versions. A call takes such a struct from a program that was
- * built with an older header, whose struct is shorter: members that it does not have are zero. It takes a longer one, of a newer
- * header, if the members that this library does not have are zero. Anything else is TUTTI_ERR_ARGUMENT.
+/* Structs that begin with `size_t struct_bytes` may grow in later versions. A call takes such a struct from a program
+ * that was built with an older header, whose struct is shorter: members that it does not have are zero. It takes a
+ * longer one, of a newer header, if the members that this library does not have are zero. Anything else is
+ * TUTTI_ERR_ARGUMENT.
  *
- * For code that is built on Tutti and has such structs of its own: copies `given` to `own`, of own_bytes bytes, in that way. The
- * error's text begins with `name`, and says to fill the struct with `macro`. */
+ * For code that is built on Tutti and has such structs of its own: copies `given` to `own`, of own_bytes bytes, in
+ * that way. Neither may be NULL. The error's text begins with `name`, and says to fill the struct with `macro`. */
 TUTTI_API tutti_status tutti_struct_take(const char *name, const char *macro, const void *given, void *own,
                                          size_t own_bytes);
 
 /* For programs whose signal handlers must run on a certain thread, outside of this library (Python's must): while
- * the calling thread waits inside a call, that thread calls `asked(context)` about every 100 ms. A result other
- * than 0 ends the call with TUTTI_ERR_INTERRUPTED: a blocking operation breaks its communicator (its peers get
- * TUTTI_ERR_ABORTED), a tutti_work_wait leaves the operation as it is. `asked` must not call anything on a
- * communicator. With `asked` NULL no function is called. */
+ * the calling thread waits inside a call, that thread calls `asked(context)` about every 50 ms. A result other than 0
+ * ends the call with TUTTI_ERR_INTERRUPTED: a blocking operation breaks its communicator (its peers get
+ * TUTTI_ERR_ABORTED); a tutti_work_wait leaves the operation as it is, except a collective in host memory that this
+ * thread carries out while it waits without a timeout, which ends so and breaks the communicator. `asked` must not
+ * call anything on a communicator. With `asked` NULL no function is called. Returns TUTTI_OK. */
 TUTTI_API tutti_status tutti_interrupt_set(int (*asked)(void *context), void *context);
 
 /* Returns from the enclosing function when `expr` is an error. */
@@ -168,9 +173,9 @@ TUTTI_API const char *tutti_reduction_name(tutti_reduction reduction);
 
 /* ----------------------------------------------------------------------------------------------- world */
 
-/* This process's rank as its launcher gives it. A process without launcher variables is a world of 1. Where the launcher
- * does not say which ranks share a host, as OneFlow's with several nodes, local_size, node and nodes are -1 (and local_rank
- * where LOCAL_RANK is not set) until tutti_comm_create_world has found them. */
+/* This process's rank as its launcher gives it. A process without launcher variables is a world of 1. Where the
+ * launcher does not say which ranks share a host, as OneFlow's with several nodes, local_size, node and nodes are -1
+ * (and local_rank where LOCAL_RANK is not set) until tutti_comm_create_world has found them. */
 typedef struct tutti_world {
     int rank, size;             /* RANK, WORLD_SIZE */
     int local_rank, local_size; /* LOCAL_RANK, LOCAL_WORLD_SIZE */
@@ -180,8 +185,9 @@ typedef struct tutti_world {
 } tutti_world;
 
 /* Reads the launcher's variables: torchrun's (tuttirun sets them), or a rank table, or those of MPI's launchers and
- * Slurm, or asks by PMIx. Contradictory or missing variables are TUTTI_ERR_CONFIG; the text lists what was looked
- * for and what was found. */
+ * Slurm, or asks by PMIx. TUTTI_ERR_CONFIG: variables or the rank table are contradictory, missing or wrong; the text
+ * lists what was looked for and what was found. TUTTI_ERR_UNSUPPORTED: this build has no module for rank tables or
+ * PMIx. TUTTI_ERR_TIMEOUT, TUTTI_ERR_INTERRUPTED: while PMIx was asked. TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM. */
 TUTTI_API tutti_status tutti_world_get(tutti_world *world_out);
 
 /* Nodes, port and devices of a job, as the program itself gives them: the same on all nodes. */
@@ -195,10 +201,11 @@ typedef struct tutti_world_config {
 
 #define TUTTI_WORLD_CONFIG(...) TUTTI_INITIALIZED(tutti_world_config, __VA_ARGS__)
 
-/* Called first in main, with its argc and argv: makes a program that is started once on each node, without a launcher, a
- * job. The process becomes tuttirun, which finds this node in the list and starts the program as its ranks, and does not
- * return from the call. In a rank the call returns at once; TUTTI_ERR_CONFIG: the launcher says otherwise. One rank on
- * this machine needs no launcher: the call returns. */
+/* Called first in main, with its argc and argv: makes a program that is started once on each node, without a launcher,
+ * a job. The process becomes tuttirun, which finds this node in the list and starts the program as its ranks, and does
+ * not return from the call. In a rank the call returns at once; TUTTI_ERR_CONFIG: the launcher says otherwise. One
+ * rank on this machine needs no launcher: the call returns. TUTTI_ERR_SYSTEM: tuttirun cannot be run. Also the errors
+ * of tutti_world_get, and TUTTI_ERR_MEMORY. */
 TUTTI_API tutti_status tutti_world_configure(const tutti_world_config *config, int argc, char **argv);
 
 /* A key-value store that the caller provides for the rendezvous of tutti_comm_create. What the store returns is
@@ -216,7 +223,18 @@ typedef struct tutti_store {
     tutti_status (*check)(void *context, const char *key, int *exists_out);
 } tutti_store;
 
-/* --------------------------------------------------------------------------------------- communicators */
+/* --------------------------------------------------------------------------------------- communicators
+ * Errors of the four calls that create communicators. Ranks that still need this one fail, too, at the latest when
+ * their deadline (connect_timeout_ms) has passed.
+ *   TUTTI_ERR_ARGUMENT     found before this rank takes part, unless the call says otherwise
+ *   TUTTI_ERR_CONFIG       a setting (TUTTI_...) is wrong, or differs between ranks
+ *   TUTTI_ERR_TIMEOUT      a rank or the store did not answer by the deadline
+ *   TUTTI_ERR_PEER_DIED    a rank's process ended
+ *   TUTTI_ERR_ABORTED      the creation failed on another rank, whose reason is in the text
+ *   TUTTI_ERR_REFUSED      a rank or the store has another secret, or belongs to another user
+ *   TUTTI_ERR_DATA         a rank or the store sent something malformed
+ *   TUTTI_ERR_UNSUPPORTED  two hosts have no transport in common
+ *   TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM, TUTTI_ERR_INTERRUPTED, TUTTI_ERR_FORKED */
 
 typedef struct tutti_comm tutti_comm;
 
@@ -232,23 +250,31 @@ typedef struct tutti_comm_options {
 
 /* Creates the communicator of all processes that the launcher started; collective over them. The rendezvous is the
  * job's store, at MASTER_ADDR:MASTER_PORT or at the address that its launcher gives. Destroy it with
- * tutti_comm_destroy. */
+ * tutti_comm_destroy. TUTTI_ERR_CONFIG also where another program has taken that port. Also the errors of
+ * tutti_world_get. */
 TUTTI_API tutti_status tutti_comm_create_world(tutti_comm **comm_out);
 
 /* Creates a communicator of `nranks` ranks that meet in `store`, with this process as `rank`; collective over them.
- * Keys are written below `prefix`, which must be fresh for this communicator and equal on every rank. Ranks may be
- * processes or threads. The store is not used after the call. Destroy the communicator with tutti_comm_destroy. */
+ * Keys are written below `prefix`, which must be fresh for this communicator and equal on every rank, and has at most
+ * 256 characters. With 1 rank `store` and `prefix` may be NULL. Ranks may be processes or threads. Nothing that the
+ * caller passes is used after the call. Destroy the communicator with tutti_comm_destroy. An error that a function of
+ * the store returns is the call's. */
 TUTTI_API tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, const char *prefix,
                                          const tutti_comm_options *options, tutti_comm **comm_out);
 
 #define TUTTI_COLOR_NONE (-1)
 /* Creates one new communicator per colour (>= 0), with its ranks ordered by key, then by their rank in `comm`;
- * collective over `comm`. A rank that passes TUTTI_COLOR_NONE takes part and gets NULL. */
+ * collective over `comm`. A rank that passes TUTTI_COLOR_NONE takes part and gets NULL. First the ranks exchange what
+ * they pass: errors of that are those of a collective on `comm`, and break it. Later ones leave `comm` whole, unless
+ * NCCL, in use on it, fails. Wrong options are found later: this rank gets TUTTI_ERR_ARGUMENT, and the other ranks of
+ * its colour an error, too. */
 TUTTI_API tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
                                         tutti_comm **comm_out);
 
 /* Creates a communicator of the listed ranks of `comm`, in that order; only these ranks make the call, with equal
- * lists. `tag` (>= 0) tells apart creations by overlapping groups that are under way at the same time. */
+ * lists, which are copied. `tag` (0 to INT64_MAX / 2) tells apart creations by overlapping groups that are under way at
+ * the same time. First the ranks exchange messages on `comm`: TUTTI_ERR_TIMEOUT (a rank did not come) and
+ * TUTTI_ERR_PEER_DIED break `comm`, too. Later errors leave it whole. */
 TUTTI_API tutti_status tutti_comm_create_group(tutti_comm *comm, const int *ranks, int nranks, int64_t tag,
                                                const tutti_comm_options *options, tutti_comm **comm_out);
 
@@ -271,17 +297,22 @@ typedef struct tutti_comm_details {
 /* Local; works on a broken communicator, too. TUTTI_ERR_ARGUMENT when an argument is NULL. */
 TUTTI_API tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_out);
 
-/* Returns TUTTI_OK while the communicator is whole, else the status that every call on it returns (text in
- * tutti_last_error). */
+/* Returns TUTTI_OK while the communicator is whole, else the status that calls on it return (text in
+ * tutti_last_error). Local, does not wait. */
 TUTTI_API tutti_status tutti_comm_error(tutti_comm *comm);
 
-/* Breaks the communicator here and on its peers: calls under way and later calls return TUTTI_ERR_ABORTED. May be
- * called from any thread at any time; does not wait. `reason` may be NULL. */
+/* Breaks the communicator here and on its peers: calls and works under way, and later calls, get TUTTI_ERR_ABORTED,
+ * with `reason` (copied; may be NULL). One that is broken already keeps its status; this is TUTTI_OK, too. Any thread
+ * may call it until tutti_comm_destroy begins: while other threads wait in calls on `comm`, from callbacks of works,
+ * and from functions of tutti_submit; but not from a signal handler or from a function of tutti_interrupt_set. Does
+ * not wait for ranks. TUTTI_ERR_FORKED in a forked child. */
 TUTTI_API tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason);
 
-/* Destroys the communicator. Local: waits for no rank. Operations still under way on it fail. NULL is allowed. The
- * pointer is invalid afterwards. The call waits for a running function of tutti_submit; such a function must not
- * destroy its own communicator (TUTTI_ERR_ARGUMENT). */
+/* Destroys the communicator. Local: waits for no rank. NULL is allowed. The pointer is invalid afterwards; no other
+ * thread may be in a call on it, or begin one. Works that have not ended end with TUTTI_ERR_ABORTED, here and on the
+ * ranks that take part in them; their handles stay valid, and are still to be freed. Ranks that need this one later
+ * get TUTTI_ERR_BROKEN. The call waits for a running function of tutti_submit; such a function must not destroy its
+ * own communicator (TUTTI_ERR_ARGUMENT; it stays as it was). In a forked child the call does nothing. */
 TUTTI_API tutti_status tutti_comm_destroy(tutti_comm *comm);
 
 /* ----------------------------------------------------------------------------------- options and works */
@@ -315,7 +346,8 @@ typedef struct tutti_options {
 #define TUTTI_OPTIONS(...) TUTTI_INITIALIZED(tutti_options, __VA_ARGS__)
 
 /* Waits for the operation, up to timeout_ms, or, with -1, until it ends (it has its own deadline). Returns the
- * operation's status (and text), or TUTTI_NOT_YET. Never frees the work. Several threads may wait for one work. */
+ * operation's status (and text), or TUTTI_NOT_YET. Never frees the work. Several threads may wait for one work. Of the
+ * wait itself: TUTTI_ERR_INTERRUPTED (see tutti_interrupt_set); TUTTI_ERR_FORKED. */
 TUTTI_API tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms);
 /* Returns 1 when the operation has ended, with success or failure, else 0. Does not wait. */
 TUTTI_API int tutti_work_done(const tutti_work *work);
@@ -334,8 +366,8 @@ TUTTI_API tutti_status tutti_work_get(const tutti_work *work, tutti_work_details
 TUTTI_API const char *tutti_work_error(const tutti_work *work);
 
 /* Calls `callback(status, context)` once when the operation has ended, on a thread of a pool; if it has ended
- * already, the pool runs the callback at once. The callback may make any call, blocking ones included. A work takes
- * one callback; a second is TUTTI_ERR_ARGUMENT. */
+ * already, the pool runs the callback at once. The callback may make any call, blocking ones included; the work may
+ * be freed before it runs. A work takes one callback; a second is TUTTI_ERR_ARGUMENT. */
 typedef void (*tutti_callback)(tutti_status status, void *context);
 TUTTI_API tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context);
 /* Frees the handle; allowed at any time, the operation goes on. NULL is allowed. */
@@ -348,20 +380,40 @@ TUTTI_API void tutti_work_free(tutti_work *work);
  * Collectives in the function must not use options.work or buffers in CUDA memory, and it must not wait for what is
  * started on `comm` later.
  *
- * Local. Of the options only work is used; without a work the call returns when the function has returned. The work
- * has the status that the function returns, and its tutti_last_error; the communicator stays whole unless a call on
- * it fails. If the communicator breaks before the function's turn, the work ends with that error; if it is
- * destroyed before, with TUTTI_ERR_ABORTED; the function is then not called. `release(context)` (NULL: nothing) is
- * called once, before the work ends, whether the function was called or not, on any thread. If this call itself
- * returns an error, neither `release` nor the function is called. Inside of a group, and in a forked child, the
- * call is an error. */
+ * Local. Of the options only work may be set; without a work the call waits for the function. The work (without one:
+ * the call) has the status that the function returns, and its tutti_last_error; the communicator stays whole unless a
+ * call on it fails, or the wait is interrupted (TUTTI_ERR_INTERRUPTED). If the communicator breaks before the
+ * function's turn, the work ends with that error; if it is destroyed before, with TUTTI_ERR_ABORTED; the function is
+ * then not called. `release(context)` (NULL: nothing) is called once, before the work ends, whether the function was
+ * called or not, on any thread.
+ *
+ * A call that is refused calls neither `release` nor the function: TUTTI_ERR_ARGUMENT, also inside of a group or of
+ * such a function on `comm`; the status of a broken communicator; TUTTI_ERR_FORKED; TUTTI_ERR_MEMORY;
+ * TUTTI_ERR_SYSTEM (no thread). */
 TUTTI_API tutti_status tutti_submit(tutti_comm *comm, tutti_status (*function)(void *context),
                                     void (*release)(void *context), void *context, const tutti_options *options);
 
 /* ----------------------------------------------------------------------------------------- collectives
  * n = tutti_comm_size(comm), r = the caller's rank. A call returns when the caller's buffers may be used again. It
  * waits only for ranks whose data the caller needs: the root of a broadcast or scatter, and all ranks but the root of a
- * reduce or gather, may return before other ranks have made the call. tutti_barrier waits for all. */
+ * reduce or gather, may return before other ranks have made the call. tutti_barrier waits for all.
+ *
+ * Errors of all collectives (device.h has those that CUDA memory adds). Before the start; the communicator stays whole,
+ * and the other ranks wait for a correct call of this rank:
+ *   TUTTI_ERR_ARGUMENT     a wrong type, root, reduction, count, buffer (NULL, or overlapping another in part) or
+ *                          option; options.work inside of a group or of a function of tutti_submit
+ *   TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM   no memory; no thread for works
+ * Later; they break the communicator on all its ranks, and the outputs may hold anything:
+ *   TUTTI_ERR_MISMATCH     ranks made different calls
+ *   TUTTI_ERR_TIMEOUT      a rank did not arrive by the deadline (timeout_ms)
+ *   TUTTI_ERR_PEER_DIED    a rank's process ended, or its host is unreachable
+ *   TUTTI_ERR_BROKEN       a rank has destroyed the communicator
+ *   TUTTI_ERR_ABORTED      tutti_comm_abort, or a rank destroyed it or was interrupted in the midst of operations
+ *   TUTTI_ERR_INTERRUPTED  on the rank that was interrupted (tutti_interrupt_set)
+ *   TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM, TUTTI_ERR_DATA   on any rank; between hosts also TUTTI_ERR_UNSUPPORTED,
+ *                          TUTTI_ERR_CONFIG and TUTTI_ERR_REFUSED, where a connection cannot be made
+ * With options.work the call itself returns the errors of the first group, TUTTI_ERR_FORKED, and the status of a
+ * communicator that is broken already, and then stores no work; the work gets the others. */
 
 /* dst[i] = reduction over ranks of src[i], i < count; count, type, reduction equal on every rank. */
 TUTTI_API tutti_status tutti_all_reduce(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
@@ -392,7 +444,9 @@ TUTTI_API tutti_status tutti_barrier(tutti_comm *comm, const tutti_options *opti
 
 /* Variants with a count and a pointer per rank, so that lists of separate buffers need not be flattened. The arrays
  * have n entries and are copied by the call. Counts are compared pairwise: the receiver must expect the count that
- * the sender sends. A pointer may be NULL where its count is 0. In place: a rank's own entry is its own buffer. */
+ * the sender sends (else TUTTI_ERR_MISMATCH). A rank's count for itself must be equal on both sides, and its buffers
+ * must not overlap (else TUTTI_ERR_ARGUMENT). A pointer may be NULL where its count is 0. In place: a rank's own entry
+ * is its own buffer. */
 
 /* src: src_count elements; dsts[i]: counts[i] elements from rank i; counts equal on every rank. */
 TUTTI_API tutti_status tutti_all_gather_v(tutti_comm *comm, const void *src, size_t src_count, void *const *dsts,
@@ -412,7 +466,17 @@ TUTTI_API tutti_status tutti_gather_v(tutti_comm *comm, const void *src, size_t 
 TUTTI_API tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const size_t *counts, void *dst,
                                        size_t dst_count, tutti_type type, int root, const tutti_options *options);
 
-/* --------------------------------------------------------------------------------------- point to point */
+/* --------------------------------------------------------------------------------------- point to point
+ * Errors are those of collectives, from the call and the work as there, except TUTTI_ERR_MISMATCH. A rank's death is
+ * an error only of messages that need that rank; those of TUTTI_ANY_SOURCE need all. Two more errors leave the
+ * communicator whole, except in CUDA memory without a work, where they break it:
+ *   TUTTI_ERR_TRUNCATED   a receive: the message is longer than count. It is consumed; the buffer holds its beginning
+ *                         (in CUDA memory: nothing of it), and options.received and tutti_work_get describe it
+ *   TUTTI_ERR_BROKEN      the peer has destroyed the communicator; what it sent before can be received all the same
+ *
+ * CUDA memory (device.h): a send copies its buffer in stream order, and then sends. A receive takes a message from the
+ * call on, whatever its stream does; the stream waits for it there. Sends in CUDA memory with one peer and tag keep
+ * the order of their calls, even in several streams; a send in host memory may overtake them. */
 
 #define TUTTI_ANY_SOURCE (-1)
 #define TUTTI_ANY_TAG    (-1)
@@ -421,18 +485,22 @@ TUTTI_API tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs
  * pair and tag are received in the order in which they were sent. Small messages do not wait for the receive. */
 TUTTI_API tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_type type, int peer,
                                   int64_t tag, const tutti_options *options);
-/* Receives up to count elements; a longer message is TUTTI_ERR_TRUNCATED (and is consumed). peer may be
- * TUTTI_ANY_SOURCE, tag may be TUTTI_ANY_TAG. options.received or tutti_work_get reports what was received. */
+/* Receives up to count elements. peer may be TUTTI_ANY_SOURCE, tag may be TUTTI_ANY_TAG. options.received or
+ * tutti_work_get reports what was received. */
 TUTTI_API tutti_status tutti_recv(tutti_comm *comm, void *dst, size_t count, tutti_type type, int peer, int64_t tag,
                                   const tutti_options *options);
 
 /* Calls on `comm` by this thread between begin and end are checked and recorded. end starts them all (sends and
  * receives are posted before anything waits) and is one operation: it returns, or its work ends, when all of them
- * have ended. options.work must not be set on the calls inside. A thread has one group at a time: a second begin is
- * TUTTI_ERR_ARGUMENT, as is end without an open group on `comm`. */
+ * have ended. Buffers and options.received of the calls inside must stay until then. options.work must not be set on
+ * them. A thread has one group at a time: a second begin is TUTTI_ERR_ARGUMENT, as is end without an open group on
+ * `comm`, or with options of a wrong size, which leaves the group open. Calls inside return TUTTI_ERR_ARGUMENT,
+ * TUTTI_ERR_MEMORY or the status of a broken communicator; on an error cancel the group. After any other error of end
+ * the group is closed: the error, of the call or of its work, is the first one of the operations inside. If one of
+ * them cannot be started while others are under way, the communicator breaks, which ends those, and no work is stored. */
 TUTTI_API tutti_status tutti_group_begin(tutti_comm *comm);
 TUTTI_API tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options);
-/* Discards what was recorded since tutti_group_begin, in place of tutti_group_end. */
+/* Discards what was recorded since tutti_group_begin, in place of tutti_group_end. TUTTI_ERR_ARGUMENT: as end. */
 TUTTI_API tutti_status tutti_group_cancel(tutti_comm *comm);
 
 /* ---------------------------------------------------------------------------------------------- memory */
@@ -441,14 +509,17 @@ TUTTI_API tutti_status tutti_group_cancel(tutti_comm *comm);
  * in place. Aligned to 64 bytes (from 4 KiB on: to a page). Local, caching, under 1 us when warm. Free it with
  * tutti_mem_free. In a forked child it stays shared with the parent. After a failed call in which a peer was
  * stopped, that peer may still write into the call's buffer once it goes on; it never writes into what is allocated
- * later. */
+ * later. TUTTI_ERR_MEMORY: the shared heap is full (TUTTI_HEAP_BYTES); TUTTI_ERR_SYSTEM: the system gives none;
+ * TUTTI_ERR_FORKED: in a forked child. */
 TUTTI_API tutti_status tutti_mem_alloc(size_t bytes, void **memory_out);
-/* Frees memory of tutti_mem_alloc; NULL is allowed; any other pointer is TUTTI_ERR_ARGUMENT. */
+/* Frees memory of tutti_mem_alloc or tutti_mem_alloc_cuda; NULL is allowed; any other pointer is TUTTI_ERR_ARGUMENT.
+ * TUTTI_ERR_FORKED: in a forked child; TUTTI_ERR_SYSTEM: the GPU has failed; TUTTI_ERR_MEMORY: no room in the heap's
+ * lists, and the memory stays allocated. */
 TUTTI_API tutti_status tutti_mem_free(void *memory);
-/* Announces [memory, memory + bytes) as memory that calls will use often. Where data goes between hosts by RDMA, the first
- * transfer that uses a part of it registers all of it with the adapter, and later ones find it registered; elsewhere the
- * call changes nothing. The memory must stay valid until tutti_mem_deregister. TUTTI_ERR_ARGUMENT: memory is NULL, bytes
- * is 0, the range wraps around, or it begins where another one does; TUTTI_ERR_MEMORY. Local. */
+/* Announces [memory, memory + bytes) as memory that calls will use often. Where data goes between hosts by RDMA, the
+ * first transfer that uses a part of it registers all of it with the adapter, and later ones find it registered;
+ * elsewhere the call changes nothing. The memory must stay valid until tutti_mem_deregister. TUTTI_ERR_ARGUMENT: memory
+ * is NULL, bytes is 0, the range wraps around, or it begins where another one does; TUTTI_ERR_MEMORY. Local. */
 TUTTI_API tutti_status tutti_mem_register(void *memory, size_t bytes);
 /* Ends the registration that begins at `memory`; TUTTI_ERR_ARGUMENT when there is none. */
 TUTTI_API tutti_status tutti_mem_deregister(void *memory);
@@ -498,7 +569,8 @@ TUTTI_API int tutti_rdma_is_initialized(void);
  *
  * On one host there is no other host to reach, but an adapter is needed all the same. After a success, further
  * calls return TUTTI_OK at once; after a failure the call may be tried again. A forked child has no communicator:
- * there the call is TUTTI_ERR_FORKED. */
+ * there the call is TUTTI_ERR_FORKED. TUTTI_ERR_ARGUMENT, on this rank alone: `comm` is NULL, or this thread has a
+ * group open. */
 TUTTI_API tutti_status tutti_comm_init_rdma(tutti_comm *comm);
 
 #ifdef __cplusplus

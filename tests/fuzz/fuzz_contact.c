@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/base/namespace.h"
 #include "comm/init/kv_tree.h"
 #include "comm/init/local_state.h"
 #include "comm/init/local_wire.h"
@@ -98,7 +99,7 @@ static const tutti_peer_table *roll_of(bool these) {
         tutti_peer_table_rank ranks[RANKS];
     } table = {.head = {.nranks = RANKS, .count = RANKS, .nhosts = 1}, .host = {.nranks = RANKS}};
     for (int i = 0; i < RANKS; i++)
-        table.ranks[i] = (tutti_peer_table_rank){.pid = getpid(), .pid_space = these ? tutti_peer_info_pid_space() : 1};
+        table.ranks[i] = (tutti_peer_table_rank){.pid = getpid(), .pid_space = these ? tutti_namespace_pid() : 1};
     return &table.head;
 }
 

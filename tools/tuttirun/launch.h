@@ -70,6 +70,9 @@ tutti_status tutti_launch_mask(const char *text, int local_rank, int *mask_out);
 /* Whether the list "0,2" (NULL: all local ranks) contains the local rank. */
 bool tutti_launch_listed(const char *list, int local_rank);
 
+/* The value of --nodes as hosts separated by commas: from itself, from OneFlow's list [{"addr": "192.168.1.12"}, ...],
+ * or from @FILE. Release it with free(). */
+tutti_status tutti_launch_expand_nodes(const char *text, char **list_out);
 /* Finds this host in the list of nodes "192.168.1.12,192.168.1.11" (or Slurm's "node[1-4]"), by its name or by one
  * of its addresses. */
 tutti_status tutti_launch_find_node(const char *list, int *node_out);

@@ -1,11 +1,12 @@
 /*
- * Builds the command: a .py file and -m run with the Python interpreter, anything else directly. Programs that
- * cannot run are reported here, once, not by each rank.
+ * Builds the command: a .py file, a file that is not executable and -m run with the Python interpreter, anything else
+ * directly. Programs that cannot run are reported here, once, not by each rank.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
@@ -31,6 +32,14 @@ static bool ends_with(const char *text, const char *end) {
     return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
 }
 
+/* Whether it is a script that names no interpreter: OneFlow's documents say "Do not prepend the training script with
+ * python", whatever the script is called. */
+static bool is_plain_file(const char *program) {
+    struct stat file;
+    if (strchr(program, '/') == NULL && in_path(program)) return false;
+    return stat(program, &file) == 0 && S_ISREG(file.st_mode) && access(program, X_OK) != 0;
+}
+
 static tutti_status check_program(const char *program, char *path, size_t capacity) {
     snprintf(path, capacity, "%s", program);
     if (strchr(program, '/') == NULL) {
@@ -39,8 +48,10 @@ static tutti_status check_program(const char *program, char *path, size_t capaci
     }
     if (access(path, F_OK) != 0) return tutti_fail(TUTTI_ERR_ARGUMENT, "no such program: %s", program);
     if (access(path, X_OK) != 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "cannot run %s: %s; chmod +x it, or name its interpreter", program,
-                          strerror(errno));
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "cannot run %s: %s; chmod +x it, name its interpreter, or leave out --no-python for a Python script",
+            program, strerror(errno));
     return TUTTI_OK;
 }
 
@@ -68,7 +79,8 @@ tutti_status tutti_launch_command(const tutti_launch_options *options, char ***a
     const char *chosen = getenv("PYTHON_EXEC");
     char **argv;
     size_t count = 0, used = 0;
-    bool python = !options->no_python && (options->module || ends_with(options->program[0], ".py"));
+    const char *program = options->program[0];
+    bool python = !options->no_python && (options->module || ends_with(program, ".py") || is_plain_file(program));
     if (python) {
         snprintf(path, sizeof path, "%s", chosen != NULL && *chosen != '\0' ? chosen : "python3");
         TUTTI_TRY(check_python(options, path));

@@ -1,10 +1,14 @@
 /*
  * Lists of nodes, as in OneFlow: the command is the same on every node, and each node finds its own number. Names
- * and addresses may be mixed; Slurm's short form "node[1-4]" is accepted.
+ * and addresses may be mixed; Slurm's short form "node[1-4]" is accepted, and so is the list of OneFlow's programs,
+ * [{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]. A file may have the list in any of these forms.
  */
+#include <ctype.h>
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -18,7 +22,116 @@
 #include "bootstrap/machine/lookup.h"
 #include "tools/tuttirun/launch.h"
 
-enum { HOST_BYTES = 256, NAMES_MS = 10000, LOOK_MS = 100 };
+enum { HOST_BYTES = 256, NAMES_MS = 10000, LOOK_MS = 100, MOST_FILE_BYTES = 1 << 20 };
+
+/* ------------------------------------------------------------------------------------------------ forms */
+
+static const char *skip_blanks(const char *text) {
+    while (isspace((unsigned char)*text)) text++;
+    return text;
+}
+
+/* Reads "text" or 'text' at `*next`, without escapes; returns its length, 0: there is none. */
+static size_t read_quoted(const char **next, const char **text_out) {
+    const char quote = **next;
+    if (quote != '"' && quote != '\'') return 0;
+    const char *end = strchr(*next + 1, quote);
+    if (end == NULL) return 0;
+    *text_out = *next + 1;
+    *next = skip_blanks(end + 1);
+    return (size_t)(end - *text_out);
+}
+
+/* Reads "HOST" or {"addr": "HOST"}; returns the length of HOST, 0: it is neither. */
+static size_t read_item(const char **next, const char **host_out) {
+    const char *name;
+    if (**next != '{') return read_quoted(next, host_out);
+    *next = skip_blanks(*next + 1);
+    if (read_quoted(next, &name) != 4 || strncmp(name, "addr", 4) != 0 || **next != ':') return 0;
+    *next = skip_blanks(*next + 1);
+    const size_t bytes = read_quoted(next, host_out);
+    if (bytes == 0 || **next != '}') return 0;
+    *next = skip_blanks(*next + 1);
+    return bytes;
+}
+
+/* Rewrites OneFlow's list in place as hosts separated by commas, which is never longer. */
+static bool rewrite_list(char *list) {
+    const char *next = skip_blanks(list + 1), *host;
+    char *end = list;
+    while (*next != ']') {
+        const size_t bytes = read_item(&next, &host);
+        if (bytes == 0 || memchr(host, ',', bytes) != NULL || (*next != ',' && *next != ']')) return false;
+        if (*next == ',') next = skip_blanks(next + 1);
+        if (end != list) *end++ = ',';
+        memmove(end, host, bytes);
+        end += bytes;
+    }
+    if (end == list || *skip_blanks(next + 1) != '\0') return false;
+    *end = '\0';
+    return true;
+}
+
+/* Separates hosts by commas where the file has blanks or lines. */
+static void join_lines(char *list) {
+    char *end = list;
+    for (const char *next = skip_blanks(list); *next != '\0';) {
+        const char *after = skip_blanks(next);
+        if (after == next) {
+            *end++ = *next++;
+            continue;
+        }
+        if (*after != '\0' && *after != ',' && end[-1] != ',') *end++ = ',';
+        next = after;
+    }
+    if (end != list && end[-1] == ',') end--;
+    *end = '\0';
+}
+
+static tutti_status read_list_file(const char *path, char **text_out) {
+    char *text;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes @%s: cannot read it: %s", path, strerror(errno));
+    const tutti_status status = tutti_calloc(MOST_FILE_BYTES + 1, 1, &text);
+    const size_t bytes = status == TUTTI_OK ? fread(text, 1, MOST_FILE_BYTES, file) : 0;
+    const bool failed = ferror(file) != 0, longer = bytes == MOST_FILE_BYTES;
+    fclose(file);
+    TUTTI_TRY(status);
+    *text_out = text;
+    if (!failed && !longer && memchr(text, '\0', bytes) == NULL && *skip_blanks(text) != '\0') return TUTTI_OK;
+    free(text);
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "--nodes @%s: %s; it must have the hosts of the job, separated by commas or lines", path,
+                      failed   ? "cannot read it"
+                      : longer ? "it is too long"
+                               : "it is no text, or empty");
+}
+
+tutti_status tutti_launch_expand_nodes(const char *text, char **list_out) {
+    char *list;
+    const bool in_file = text[0] == '@';
+    if (in_file) TUTTI_TRY(read_list_file(text + 1, &list));
+    else TUTTI_TRY(tutti_strdup(text, &list));
+    const char *begin = skip_blanks(list);
+    const char *first = *begin == '[' ? skip_blanks(begin + 1) : begin;
+    if (*begin != '[' || strchr("{\"'", *first) == NULL || *first == '\0') { /* else Slurm's "[1-4]" */
+        if (in_file) join_lines(list);
+        *list_out = list;
+        return TUTTI_OK;
+    }
+    memmove(list, begin, strlen(begin) + 1);
+    if (rewrite_list(list)) {
+        *list_out = list;
+        return TUTTI_OK;
+    }
+    free(list);
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "--nodes %.200s: a list in brackets must be like [{\"addr\": \"192.168.1.12\"}, {\"addr\": "
+                      "\"192.168.1.11\"}]",
+                      text);
+}
+
+/* ---------------------------------------------------------------------------------------------- this node */
 
 /* The search for this host in a list; resolving all names together takes at most most_ms. */
 typedef struct search {
@@ -63,7 +176,7 @@ static bool resolves_here(search *s, const char *host) {
 
 static bool is_here(search *s, const char *host) {
     uint8_t address[16];
-    if (tutti_host_is_own(host)) return true;
+    if (tutti_host_is_own(host) || strcmp(host, tutti_setting_text(TUTTI_SETTING_ADVERTISE)) == 0) return true;
     return !tutti_address_read(host, address) && resolves_here(s, host);
 }
 

@@ -36,9 +36,10 @@ static const option_row rows[] = {
     {"np", 'n', TEXT, AT(count_text), 0, 0, "N   ranks on one node, as with mpirun; any free port; also -np N"},
     {"master-addr", 0, TEXT, AT(master_addr), 0, 0, "HOST   where node 0 is (127.0.0.1)"},
     {"master-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   port of the store on node 0 (29500)"},
-    {"nodes", 0, TEXT, AT(nodes), 0, 0, "LIST   all nodes, as 10.0.0.1,10.0.0.2; this one is found in it"},
+    {"nodes", 0, TEXT, AT(nodes), 0, 0, "LIST   all nodes, as 10.0.0.1,10.0.0.2 or @FILE; this one is found in it"},
     {"ctrl-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   the same as --master-port"},
     {"device-num", 0, TEXT, AT(nproc_text), 0, 0, "N   the same as --nproc-per-node"},
+    {"gpu-device-num", 0, TEXT, AT(nproc_text), 0, 0, NULL}, /* OneFlow's name in programs */
     {"standalone", 0, FLAG, AT(standalone), 0, 0, "   one node, any free port"},
     {"module", 'm', FLAG, AT(module), 0, 0, "   the program is a Python module"},
     {"no-python", 0, FLAG, AT(no_python), 0, 0, "   run the program directly, whatever its name"},
@@ -73,8 +74,9 @@ static const option_row rows[] = {
 
 void tutti_launch_options_help(void) {
     printf("usage: tuttirun [options] program [arguments of the program]\n\n"
-           "Starts a program on several ranks and sets torchrun's variables for them. A .py file runs with python3\n"
-           "(or PYTHON_EXEC), anything else directly. '-' and '_' are equivalent in option names.\n\n");
+           "Starts a program on several ranks and sets torchrun's variables for them. A .py file, and a file\n"
+           "that is not executable, run with python3 (or PYTHON_EXEC), anything else directly. '-' and '_' are "
+           "equivalent in option names.\n\n");
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
         if (rows[i].help == NULL) continue;
         const char *gap = strstr(rows[i].help, "   ");
@@ -298,8 +300,10 @@ static tutti_status check_endpoint(tutti_launch_options *options) {
 /* --nodes gives the number of nodes, the host of the store and, unless --node-rank is given, the number of this
  * node. */
 static tutti_status check_nodes(tutti_launch_options *options) {
-    static char first[256], count[16];
+    static char first[256], count[16], *list; /* as long as the options, which point to them */
     int nnodes = 0;
+    TUTTI_TRY(tutti_launch_expand_nodes(options->nodes, &list));
+    options->nodes = list;
     TUTTI_TRY(tutti_launch_read_nodes(options->nodes, &nnodes, first, sizeof first));
     if (options->nnodes_text != NULL && strtol(options->nnodes_text, NULL, 10) != nnodes)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes names %d, but --nnodes is %s", nnodes, options->nnodes_text);

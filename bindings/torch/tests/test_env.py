@@ -126,6 +126,13 @@ class Env(unittest.TestCase):
             for part in (" %s is not set" % variable, "torchrun", "tuttirun", "init_process_group"):
                 self.assertIn(part, text)
 
+    def test_hosts_of_which_oneflows_launcher_says_nothing_are_an_error_until_there_is_a_group(self):
+        oneflow = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500"}
+        (texts,) = ranks.run(1, launched, oneflow, errors, init=False)
+        self.assertEqual([text[-7:] for text in texts[:3]], [" gave 4", " gave 3", " gave 1"])
+        for part in ("do not say the node_size", "LOCAL_WORLD_SIZE is not set", "tuttirun", "init_process_group"):
+            self.assertIn(part, texts[3])
+
     def test_what_the_launcher_got_wrong_is_shown(self):
         (texts,) = ranks.run(1, launched, {"RANK": "first", "WORLD_SIZE": "2"}, errors, init=False)
         self.assertIn("get_world_size gave 2", texts[0])

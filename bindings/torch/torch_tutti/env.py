@@ -18,12 +18,21 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_CO
              "SLURM_PROCID", "RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
 
 
+def _said(number, what):
+    """The number, where the launcher's variables say it: OneFlow's launcher does not say which ranks share a host."""
+    if number < 0:
+        raise RuntimeError(f"torch_tutti.env: the launcher's variables do not say the {what}: LOCAL_WORLD_SIZE is not set, and there "
+                           "may be several hosts; set it, start the program with torchrun or tuttirun, or call "
+                           'torch.distributed.init_process_group("tutti") first, whose ranks find their hosts')
+    return number
+
+
 def _launched(what, variable):
     text = os.environ.get(variable, "")
     if text.isdigit():
         return int(text)
     if text or any(os.environ.get(name) for name in _LAUNCHED):
-        return _C.launched()[what]  # or an error that shows what was found
+        return _said(_C.launched()[what], what)  # or an error that shows what was found
     raise RuntimeError(f"torch_tutti.env: no group is there, and {variable} is not set: start the program with torchrun, "
                        "tuttirun, mpirun or srun, or call torch.distributed.init_process_group first")
 
@@ -55,7 +64,7 @@ def _of_hosts(what, variable):
                            f"host, and the launcher's variables are of another world (rank {world['rank']} of "
                            f"{world['world_size']}, the group has rank {dist.get_rank()} of {dist.get_world_size()}): make the "
                            "group with Tutti, or start the ranks with torchrun")
-    return world[what]
+    return _said(world[what], what)
 
 
 def get_world_size():

@@ -14,6 +14,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/nccl/nccl_state.h"
+#include "comm/health/heartbeat_hosts.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 
@@ -28,7 +29,7 @@ static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     tutti_op asked = *op;
     asked.sequence = NO_SEQUENCE;
     asked.part_of = op;
-    if (state->comm->hosts != NULL) tutti_hosts_read_deaths(state->comm);
+    if (state->comm->hosts != NULL) tutti_heartbeat_read_deaths(state->comm);
     TUTTI_TRY(tutti_call_log_look(state->comm));
     return tutti_monitor_look(state->comm, &asked, /* deaths */ true);
 }

@@ -133,7 +133,7 @@ static tutti_status all_to_all(tutti_nccl_state *state, const tutti_stream_call 
     return in_place ? tutti_nccl_scratch_give(state, call) : TUTTI_OK;
 }
 
-/* Registers memory of tutti_nccl_mem_alloc at its first use. */
+/* Registers memory of tutti_nccl_allocator at its first use. */
 static void use_memory(tutti_nccl_state *state, const tutti_op *op) {
     tutti_nccl_memory_use(state, op->src);
     tutti_nccl_memory_use(state, op->dst);

@@ -13,7 +13,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/device_memory.h"
 #include "comm/gpu/nccl/nccl_state.h"
 
 #define SETTLE_NS (2 * TUTTI_NS_PER_S)
@@ -31,7 +30,7 @@ static bool can_register(const tutti_nccl *nccl) {
     return nccl->ncclCommRegister != NULL && nccl->ncclCommDeregister != NULL;
 }
 
-tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out) {
+static tutti_status allocate(size_t bytes, void **memory_out) {
     pthread_mutex_lock(&holds_lock);
     const tutti_nccl *nccl = states != NULL ? states->nccl : NULL;
     pthread_mutex_unlock(&holds_lock);
@@ -44,7 +43,7 @@ tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out) {
                       nccl->ncclGetErrorString(result));
 }
 
-tutti_status tutti_nccl_mem_free(void *memory) {
+static tutti_status free_memory(void *memory) {
     const tutti_nccl *nccl;
     TUTTI_TRY(tutti_nccl_open(&nccl));
     tutti_nccl_result result = nccl->ncclMemFree(memory);
@@ -74,21 +73,6 @@ static void let_go(tutti_nccl_state *state, tutti_nccl_hold *hold) {
     if (comm != NULL && hold->handle != NULL) state->nccl->ncclCommDeregister(comm, hold->handle);
     pthread_mutex_unlock(&state->lock);
     free(hold);
-}
-
-void tutti_nccl_memory_forget(const void *block) {
-    pthread_mutex_lock(&holds_lock);
-    for (tutti_nccl_state *state = states; state != NULL; state = state->next)
-        for (tutti_nccl_hold **at = &state->holds; *at != NULL;) {
-            tutti_nccl_hold *hold = *at;
-            if (hold->block != block) {
-                at = &hold->next;
-                continue;
-            }
-            *at = hold->next;
-            let_go(state, hold);
-        }
-    pthread_mutex_unlock(&holds_lock);
 }
 
 void tutti_nccl_memory_enter(tutti_nccl_state *state) {
@@ -142,3 +126,20 @@ void tutti_nccl_memory_use(tutti_nccl_state *state, const void *memory) {
     hold_block(state, block, bytes);
     pthread_mutex_unlock(&holds_lock);
 }
+
+static void forget(const void *block) {
+    pthread_mutex_lock(&holds_lock);
+    for (tutti_nccl_state *state = states; state != NULL; state = state->next)
+        for (tutti_nccl_hold **at = &state->holds; *at != NULL;) {
+            tutti_nccl_hold *hold = *at;
+            if (hold->block != block) {
+                at = &hold->next;
+                continue;
+            }
+            *at = hold->next;
+            let_go(state, hold);
+        }
+    pthread_mutex_unlock(&holds_lock);
+}
+
+const tutti_device_allocator tutti_nccl_allocator = {.alloc = allocate, .free_ = free_memory, .forget = forget};

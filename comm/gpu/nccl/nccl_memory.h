@@ -10,12 +10,10 @@
 
 #include <tutti/tutti.h>
 
-/* Allocates on the current GPU. TUTTI_ERR_UNSUPPORTED: no communicator of this process uses NCCL, or NCCL is older
- * than 2.19; ordinary memory works as well then. */
-tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out);
-/* No stream may use the memory any more. */
-tutti_status tutti_nccl_mem_free(void *memory);
-/* Removes all registrations of a block that is about to be freed. */
-void tutti_nccl_memory_forget(const void *block);
+#include "comm/gpu/device_memory.h"
+
+/* alloc returns TUTTI_ERR_UNSUPPORTED if no communicator of this process uses NCCL, or NCCL is older than 2.19. For
+ * free_, no stream may use the memory any more. forget removes all registrations of the block. */
+extern const tutti_device_allocator tutti_nccl_allocator;
 
 #endif

@@ -113,7 +113,7 @@ tutti_status tutti_nccl_ordered(tutti_nccl_state *state, const tutti_stream_call
 
 /* ---------------------------------------------------------------------------------------- nccl_memory.c */
 
-/* Start and stop registering memory of tutti_nccl_mem_alloc with this communicator. */
+/* Start and stop registering memory of tutti_nccl_allocator with this communicator. */
 void tutti_nccl_memory_enter(tutti_nccl_state *state);
 void tutti_nccl_memory_leave(tutti_nccl_state *state);
 /* Registers the block that contains `memory`, if it was allocated here. Never fails: without it NCCL is only

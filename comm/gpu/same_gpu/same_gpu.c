@@ -13,10 +13,10 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/call.h"
 #include "comm/gpu/device_memory.h"
 #include "comm/gpu/engines.h"
 #include "comm/gpu/stream.h"
-#include "comm/health/monitor.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: alignment of pieces, for fast reads */

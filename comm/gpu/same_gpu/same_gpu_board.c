@@ -7,8 +7,8 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/backoff.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
-#include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 #include "comm/shm/retire.h"

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/base/call.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
-#include "comm/health/monitor.h"
 
 /* Where one rank's segments are in this process. */
 typedef struct party {
@@ -90,7 +90,7 @@ static tutti_status compare_posts(tutti_same_gpu_launch *launch) {
                               tutti_kind_name(own.kind), launch->comm->name, post->captured ? rank : launch->s->rank,
                               post->captured ? launch->s->rank : rank);
         if (post->signature != mine->signature)
-            return tutti_monitor_calls_differ(launch->comm, &own, rank, &post->call, " (their counts per rank differ)");
+            return tutti_calls_differ(launch->comm, &own, rank, &post->call, " (their counts per rank differ)");
     }
     return TUTTI_OK;
 }

@@ -14,9 +14,9 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/backoff.h"
 #include "comm/gpu/engines.h"
 #include "comm/p2p/p2p.h"
-#include "comm/shm/flags.h"
 
 /* Larger than any ticket, also for a GPU that compares numbers as signed. */
 #define RELEASED (UINT64_MAX >> 1)
@@ -56,7 +56,7 @@ static tutti_status run(tutti_work *work) {
     for (size_t k = 0; k < job->pieces && status == TUTTI_OK; k++) {
         status = await_arrival(comm, job->staged, job->ticket + k + 1);
         if (status != TUTTI_OK) {
-            status = tutti_queue_give_up(comm, status);
+            status = tutti_comm_give_up_running(comm, status);
         } else {
             tutti_op piece = tutti_staged_piece(comm, job, k);
             status = tutti_queue_carry_out(comm, &piece);

@@ -13,7 +13,6 @@
  */
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/api/submit.h"
 #include "comm/base/queue.h"
 #include "comm/net/hier/hierarchical.h"
 
@@ -62,7 +61,7 @@ tutti_status tutti_pieces_start(tutti_pieces *pieces, tutti_op part) {
     if (!pieces->overlaps) return tutti_hierarchical_local(pieces->comm, pieces->op, part);
     tutti_hierarchical_describe(pieces->op, &part);
     tutti_work *work;
-    TUTTI_TRY(tutti_submit_queued(pieces->comm->hosts->local, &part, &work));
+    TUTTI_TRY(tutti_queue_submit(pieces->comm->hosts->local, &part, &work));
     tutti_work_free(pieces->last); /* parts end in the order in which they were started */
     pieces->last = work;
     return TUTTI_OK;

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/health/monitor.h"
+#include "comm/base/call.h"
 #include "comm/shm/coll/shared.h"
 
 typedef struct move {

@@ -270,12 +270,15 @@ tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *argum
 void tutti_arguments_print(FILE *file) {
     fputs("tutti-train: trains a small model on images, divided over all ranks that the launcher started\n\n"
           "  tutti-train [options]                              one rank\n"
-          "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n"
+          "  tutti-train --device_num 2 [options]               two ranks on this machine\n"
+          "  tuttirun --nproc_per_node 2 tutti-train [options]  the same\n"
           "  tutti-train --nodes 192.168.1.12,192.168.1.11 --ctrl_port 9988 --device_num 2 [options]\n"
           "                                                     two ranks on each of these, started on both\n\n"
-          "Options that start ranks, handed to tuttirun; without a launcher, and with --nodes only:\n\n"
+          "Options that start ranks, handed to tuttirun; a rank that a launcher has started checks them:\n\n"
+          "  --device_num N                               ranks on each node; also --gpu_device_num N (default: 1)\n"
           "  --nodes LIST                                 all nodes, by name or address; this one is found in it\n"
-          "  --device_num N                               ranks on each node (default: 1)\n"
+          "                                               also [{\"addr\": \"192.168.1.12\"}, ...], or @FILE that has "
+          "a list\n"
           "  --ctrl_port PORT                             where they meet, on the first node (default: 29500)\n"
           "  --node_rank N                                which node this is, where the list does not tell\n\n"
           "Options of training:\n\n",

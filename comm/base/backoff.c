@@ -1,0 +1,26 @@
+/*
+ * Pauses. See backoff.h.
+ */
+#include "comm/base/backoff.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "comm/base/cacheline.h"
+
+#define SPINS             12 /* rounds, some microseconds in all */
+#define YIELDS_BEFORE_NAP 200
+
+TUTTI_THREAD_LOCAL bool tutti_thread_yields;
+
+void tutti_backoff_pause(tutti_backoff *backoff) {
+    unsigned round = backoff->rounds++;
+    if (round < SPINS && !backoff->yields) {
+        for (int i = 0; i < 16; i++) tutti_relax();
+    } else if (round < SPINS + YIELDS_BEFORE_NAP) {
+        sched_yield();
+    } else {
+        struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};
+        nanosleep(&pause, NULL);
+    }
+}
