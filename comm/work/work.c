@@ -17,10 +17,10 @@
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
-#include "comm/base/callback_pool.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
-#include "comm/base/queue.h"
+#include "comm/work/callback_pool.h"
+#include "comm/work/queue.h"
 
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
     tutti_work *work;
