@@ -116,6 +116,7 @@ tutti_status cuda_call_prepare(cuda_rank *rank, const call *c, int self, int nra
 }
 
 tutti_status cuda_call_check(cuda_rank *rank, cuda_call *c, tutti_stream stream) {
+    TUTTI_TRY(rank->device->stream_sync(stream)); /* a barrier has no buffers to fetch */
     for (int i = 0; i < c->host.nallocations; i++)
         TUTTI_TRY(cuda_fetch(rank, c->host.allocations[i], c->copies[i], call_allocation_bytes(&c->host, i), stream));
     return call_check(&c->host);
