@@ -11,7 +11,7 @@
 /* Host name, pid and processor, as a line under "# Using devices" shows them. */
 void bench_machine_describe(int rank, int group, int local_rank, bench_device *device_out);
 
-/* Of the machine, or of the container where that has less. */
+/* Memory of the machine, or of the container where that has less. */
 size_t bench_machine_memory_bytes(void);
 
 /* The largest buffer of one of `ranks` ranks that share `all` bytes of memory: less a reserve as in nccl-tests, in

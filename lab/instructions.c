@@ -285,7 +285,7 @@ static void print_head(const request *q) {
         "# Instructions in user mode between two marks, less those of an empty region; by single steps, so exact and\n"
         "# the same in every run. Turns: of instructions that repeat themselves (rep movsb is 1 instruction here,\n"
         "# whatever its turns). Buffers start on pages. per 64: per 64 bytes of the result.\n"
-        "# sum: tutti_reduce_host. Calls: a communicator of 1 rank, the whole call, but nobody to wait for.\n"
+        "# sum: tutti_reduce_host. Calls: a communicator of 1 rank, the whole call, without a peer to wait for.\n"
         "# %s, glibc %s, compiler %s\n",
         device.name, gnu_get_libc_version(), __VERSION__);
     if (!q->all) printf("# Rows of more than %d instructions are left out (--all).\n", MOST_STEPS);

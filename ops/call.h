@@ -127,7 +127,7 @@ tutti_status tutti_ops_find_kernels(const char *name, const tutti_placement *pla
 tutti_status tutti_ops_visit(const tutti_placement *placement, tutti_status (*run)(void *context), void *context);
 /* As they are, or, where they are NULL, those with the thread's stream (tutti_op_use_stream). */
 const tutti_options *tutti_ops_collectives(const tutti_options *options);
-/* Of the options of an operator, which may be NULL. */
+/* Returns the options of an operator's collectives; `options` may be NULL. */
 const tutti_options *tutti_ops_options(const tutti_op_options *options);
 
 /* Memory for the time of a call, where its kernels are. Bytes 0: NULL. */

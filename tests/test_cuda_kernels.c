@@ -159,7 +159,7 @@ static const window_case window_cases[] = {
     {3, 7, 9, 3, 2, 3, 2, TUTTI_PADDING_SAME, true},    {2, 3, 9, 7, 1, 4, 3, TUTTI_PADDING_SAME, false},
 };
 
-/* After them one of so many images that a thread takes several. */
+/* The last case has enough images that each thread takes several. */
 static const window_case *windows_case(size_t i) {
     static const window_case many = {8500, 3, 2, 1, 1, 2, 1, TUTTI_PADDING_SAME, false};
     return i < COUNT_OF(window_cases) ? &window_cases[i] : &many;

@@ -159,7 +159,7 @@ LAUNCHERS_TEST(a_rank_tables_names_of_nics_choose_the_interface) {
     HAS_NOT(" on eth0");
     write_table("", "192.1.1");
     run_on_both(WITH_TABLE);
-    HAS("device_ip 192.1.1.1 of rank 0 is no address of this host, which uses all its networks");
+    HAS("device_ip 192.1.1.1 of rank 0 is not an address of this host, which uses all its networks");
     HAS(" on data0");
     HAS("10.77.0.1 on eth0");
 }
@@ -218,7 +218,7 @@ LAUNCHERS_TEST(containers_that_say_too_little) {
     run_in_vain("TUTTI_PORTS=20001-20000");
     HAS("TUTTI_PORTS=20001-20000: expected two ports from 1 to 65535, the first and the last, such as 20000-20031");
     run_in_vain("TUTTI_PORTS=20000-20001 TUTTI_ADVERTISE=host0");
-    HAS("TUTTI_ADVERTISE=host0 is no address: expected the IPv4 or IPv6 address at which other hosts reach this one");
+    HAS("TUTTI_ADVERTISE=host0 is not an address: expected the IPv4 or IPv6 address at which other hosts reach this one");
     run_in_vain("TUTTI_PORTS=20000-20001"); /* the others are sent to 172.17.0.2, which is their own */
     HAS("172.17.0.2 port 2000");
 }

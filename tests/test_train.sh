@@ -202,7 +202,7 @@ expect_failure "device-num needs a value" $alone --device_num
 
 # Errors: alone and with three ranks, of which one tells.
 for program in "$alone" "$three"; do
-    expect_failure '/no/such is no folder' $program --data /no/such
+    expect_failure '/no/such is not a folder' $program --data /no/such
     expect_failure 'nearest known one is --momentum' $program --momentun 0.9
     expect_failure 'lower --batch-size' $program --batch-size 30000
     mkdir -p exists empty

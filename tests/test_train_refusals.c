@@ -99,7 +99,7 @@ static tutti_status differ(ranks_context *context) {
     tutti_train_result result;
     TUTTI_TRY(expect_refusal(context->comm, &model,
                              &TUTTI_TRAIN_DATA(.folder = context->rank == 1 ? "/no/such" : folder), &plain,
-                             "rank 1: --data=/no/such is no folder"));
+                             "rank 1: --data=/no/such is not a folder"));
     if (context->rank == 1) options.lr = 0.02;
     TUTTI_TRY(expect_refusal(context->comm, &model, &TUTTI_TRAIN_DATA(.folder = folder), &options,
                              "different options, layers or data"));

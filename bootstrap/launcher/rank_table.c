@@ -201,7 +201,7 @@ static tutti_status load_once(const char *path, tutti_rank_table *table_out) {
     return status;
 }
 
-/* Of all ranks that wait for the table only rank 0 logs it or, without RANK_ID, the first device of each server. */
+/* Among the ranks that wait for the table, only rank 0 logs it or, without RANK_ID, the first device of each server. */
 static bool is_first(void) {
     const char *rank = tutti_launcher_variable("RANK_ID"), *device = tutti_launcher_variable("DEVICE_ID");
     const char *number = rank != NULL ? rank : device;
@@ -369,7 +369,7 @@ static void choose_interfaces(const tutti_rank_table *table, const tutti_rank_en
                   names);
     else
         tutti_log(TUTTI_LOG_INFO,
-                  "rank table: device_ip %s of rank %d is no address of this host, which uses all its networks "
+                  "rank table: device_ip %s of rank %d is not an address of this host, which uses all its networks "
                   "(TUTTI_SOCKET_IFNAME chooses)",
                   own_entry->device_ip, own_entry->rank);
 }

@@ -21,7 +21,7 @@
 #include "comm/api/select.h"
 #include "comm/base/fork.h"
 #include "comm/base/page.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/heartbeat_hosts.h"
 #include "comm/init/init.h"

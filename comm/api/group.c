@@ -13,7 +13,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"

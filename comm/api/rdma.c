@@ -16,7 +16,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/api/submit.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
 #include "comm/net/verbs_only.h"

@@ -12,7 +12,7 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "comm/api/create.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/net/hier/hierarchical.h"
 #include "comm/net/hosts.h"

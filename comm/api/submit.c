@@ -4,7 +4,7 @@
 #include "comm/api/submit.h"
 
 #include "bootstrap/base/status.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"

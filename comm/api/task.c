@@ -11,7 +11,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/net/link.h"
 #include "comm/p2p/p2p.h"
 

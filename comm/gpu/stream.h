@@ -19,7 +19,7 @@
 
 #include "comm/base/comm.h"
 #include "comm/base/message.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/gpu/event.h"
 #include "kernels/device.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/net/link.h"
 #include "comm/shm/directory.h"
 #include "comm/shm/heap.h"

@@ -120,7 +120,7 @@ static tutti_status advertise(tutti_listener_info *card) {
     if (*text == '\0') return TUTTI_OK;
     if (!tutti_address_read(text, address.bytes))
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "TUTTI_ADVERTISE=%.80s is no address: expected the IPv4 or IPv6 address at which other hosts "
+                          "TUTTI_ADVERTISE=%.80s is not an address: expected the IPv4 or IPv6 address at which other hosts "
                           "reach this one, such as 192.168.1.12",
                           text);
     for (int i = 0; i < card->naddresses; i++)

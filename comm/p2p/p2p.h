@@ -7,7 +7,7 @@
 
 #include "comm/base/comm.h"
 #include "comm/base/message.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 
 struct tutti_transport;
 

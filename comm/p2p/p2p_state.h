@@ -15,7 +15,7 @@
 
 #include "comm/p2p/channel.h"
 #include "comm/base/comm.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 
 typedef enum tutti_phase {
     TUTTI_PHASE_POSTED,    /* receive: no matching message has come */

@@ -45,7 +45,7 @@ tutti_gradient_sink tutti_gradients_sink(tutti_gradients *gradients);
 tutti_status tutti_gradients_finish(tutti_gradients *gradients);
 /* After the update: with ZeRO all ranks get all parts. */
 tutti_status tutti_gradients_share(tutti_gradients *gradients);
-/* Of all groups together. */
+/* Statistics of all groups together. */
 tutti_status tutti_gradients_get_statistics(const tutti_gradients *gradients, tutti_ddp_statistics *statistics_out);
 
 #endif

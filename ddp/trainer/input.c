@@ -16,7 +16,7 @@
 #define MOST_OPS        (MOST_GIVEN_OPS + 4)
 #define PATH_BYTES      4096
 
-/* Of the caller's. */
+/* True if the caller gave pipelines. */
 static bool has_pipelines(const tutti_input *input) {
     return input->given.train != NULL;
 }
@@ -83,10 +83,10 @@ static tutti_status open_parts(tutti_input *input, const char *folder) {
 static tutti_status open_named(tutti_input *input, const char *folder, const char *named_by) {
     if (is_folder(folder)) return open_parts(input, folder);
     if (!is_dataset(input, "mnist"))
-        return tutti_fail(TUTTI_ERR_CONFIG, "%s=%s is no folder; give the folder that holds the files of %s", named_by,
+        return tutti_fail(TUTTI_ERR_CONFIG, "%s=%s is not a folder; give the folder that holds the files of %s", named_by,
                           folder, input->given.dataset);
     return tutti_fail(TUTTI_ERR_CONFIG,
-                      "%s=%s is no folder; give the folder that holds train-images-idx3-ubyte.gz and the other "
+                      "%s=%s is not a folder; give the folder that holds train-images-idx3-ubyte.gz and the other "
                       "three files of MNIST, or leave it out to train on drawn digits",
                       named_by, folder);
 }

@@ -8,7 +8,7 @@ static tutti_layer_cost element_wise_cost(const tutti_node *node) {
     return (tutti_layer_cost){.flops = out, .bytes = sizeof(float) * (in + out)};
 }
 
-/* Of a matrix product that gives `outputs` elements, each a sum over `terms`. */
+/* The cost of a matrix product that gives `outputs` elements, each a sum over `terms`. */
 static tutti_layer_cost product_cost(const tutti_node *node, double terms) {
     double in = (double)tutti_shape_count(node->in), out = (double)tutti_shape_count(node->out);
     double parameters = (double)(node->parameter_counts[0] + node->parameter_counts[1]);
@@ -48,7 +48,7 @@ static tutti_status conv_place(tutti_node *node) {
     return TUTTI_OK;
 }
 
-/* Of a layer with a fused ReLU. */
+/* The cost of a layer with a fused ReLU. */
 static bool has_relu(const tutti_node *node) {
     return node->layer->relu;
 }

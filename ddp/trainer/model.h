@@ -104,7 +104,7 @@ float *tutti_model_logits_gradient(const tutti_model *model);
 /* Runs all layers backwards, last first, after a forward with the same pass. */
 tutti_status tutti_model_backward(tutti_model *model, const tutti_pass *pass, const tutti_gradient_sink *sink);
 
-/* Of all ranks together. */
+/* The number of classes, of all ranks together. */
 int tutti_model_classes(const tutti_model *model);
 /* Samples that the logits are of, from which one of the batch of all ranks on; in a model that is cut. */
 const tutti_part *tutti_model_output_part(const tutti_model *model);
@@ -114,7 +114,7 @@ void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, con
 size_t tutti_parameter_whole_count(const tutti_parameter *parameter);
 /* Sum over the layers, one sample, forwards; what several ranks compute counts as often. */
 tutti_layer_cost tutti_model_cost(const tutti_model *model);
-/* Of the whole model, all ranks' parts together: numbers of parameters; of those of them that are not trained; of states. */
+/* Counts for the whole model, with the parts of all ranks: parameters; parameters that are not trained; states. */
 size_t tutti_model_parameter_count(const tutti_model *model);
 size_t tutti_model_frozen_count(const tutti_model *model);
 size_t tutti_model_state_count(const tutti_model *model);

@@ -19,7 +19,7 @@ cudaError_t tutti_cuda_launch_prepare_box(void);
 /* `processors`: of the GPU, for the size of the grid. */
 cudaError_t tutti_cuda_launch_reduce(const tutti_cuda_reduce_plan *plan, int processors, cudaStream_t stream);
 cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies, int processors, cudaStream_t stream);
-/* Of the move's bytes, as many as *bytes_at says. */
+/* Copies *bytes_at bytes, at most those of the move. */
 cudaError_t tutti_cuda_launch_counted(tutti_cuda_move most, const uint64_t *bytes_at, int processors,
                                       cudaStream_t stream);
 cudaError_t tutti_cuda_launch_box(const tutti_cuda_box *box, int processors, cudaStream_t stream);

@@ -7,7 +7,7 @@
 #include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/op_sums.h"
 
-/* Of a channel, in forward. */
+/* What the forward pass applies to each element of one channel. */
 template <typename Real> struct factors { Real mean, scale, beta; };
 
 template <typename Real>

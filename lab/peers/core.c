@@ -246,7 +246,7 @@ static int run_sizes(job *j, char **argv, FILE *rows) {
     return EXIT_SUCCESS;
 }
 
-/* Of the environment; some launchers do not take it along to all hosts. */
+/* Reads the environment; some launchers do not pass it to all hosts. */
 static double setting(job *j, const char *name) {
     const char *text = getenv(name);
     return meeting_most(&j->all, text != NULL ? atof(text) : 0);

@@ -16,7 +16,7 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/base/slice.h"
 
 /* Up to this many bytes per rank of a host, one delegate handles the whole vector: fewer, larger messages. */

@@ -13,7 +13,7 @@
  */
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 #include "comm/net/hier/hierarchical.h"
 
 /* The time on the network may grow by this factor compared to one piece. */

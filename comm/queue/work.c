@@ -19,8 +19,8 @@
 #include "comm/base/backoff.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
-#include "comm/work/callback_pool.h"
-#include "comm/work/queue.h"
+#include "comm/queue/callback_pool.h"
+#include "comm/queue/queue.h"
 
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
     tutti_work *work;

@@ -5,7 +5,7 @@
 #ifndef TUTTI_CALLBACK_POOL_H
 #define TUTTI_CALLBACK_POOL_H
 
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 
 /* Runs the work's callback on the pool and passes the work's status to it. */
 void tutti_callback_pool_run(tutti_work *work);

@@ -6,7 +6,7 @@
  * `busy`: one of the two must see the other's store. A barrier between store and load would take a twentieth of a
  * short call, so the worker, before it sleeps, executes a barrier in all threads (tutti_membarrier).
  */
-#include "comm/work/queue.h"
+#include "comm/queue/queue.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "comm/base/backoff.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
-#include "comm/work/wake_timer.h"
+#include "comm/queue/wake_timer.h"
 
 #define WORKER_IDLE_MS    1000
 #define LEAST_PATIENCE_NS INT64_C(100000)

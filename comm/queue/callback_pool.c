@@ -1,7 +1,7 @@
 /*
  * The callback pool. See callback_pool.h.
  */
-#include "comm/work/callback_pool.h"
+#include "comm/queue/callback_pool.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /*
  * The timer of a worker thread. See wake_timer.h.
  */
-#include "comm/work/wake_timer.h"
+#include "comm/queue/wake_timer.h"
 
 #include <errno.h>
 #include <poll.h>
