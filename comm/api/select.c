@@ -54,7 +54,7 @@ static const row rows[] = {
              "same time"},
     {.name = "line",
      .kinds = ALL_KINDS,
-     .most_bytes = TUTTI_POST_PAYLOAD_BYTES,
+     .most_bytes = TUTTI_POST_INLINE_BYTES,
      .run = tutti_shared_line,
      .when = "input of at most 4200 bytes, equal counts"},
     {.name = "whole",

@@ -74,8 +74,13 @@ typedef struct tutti_call {
     uint8_t kind, type, reduction, cuda;
 } tutti_call;
 
-/* Bytes of a payload that travels in the post itself, starting in its first line. */
+/* Bytes for a payload that travels in the post itself: a short one begins in the post's first line, one of
+ * TUTTI_POST_LONG_BYTES or more with the next line. There, loads and stores do not cross the ends of lines, which takes
+ * a tenth off the time of 4 KiB. */
 #define TUTTI_POST_PAYLOAD_BYTES 4200
+#define TUTTI_POST_SHORT_BYTES   40 /* rest of the first line */
+#define TUTTI_POST_LONG_BYTES    1024
+#define TUTTI_POST_INLINE_BYTES  (TUTTI_POST_PAYLOAD_BYTES - TUTTI_POST_SHORT_BYTES)
 
 /* No call has this signature. A rank that arrives late at a call that the others have given up finds it in their
  * posts. So a stopped rank does not take a broken call for a good one, and a good call need not read the state of
@@ -110,6 +115,7 @@ typedef struct tutti_post {
 } TUTTI_ALIGNED_LINE tutti_post;
 
 _Static_assert(offsetof(tutti_post, call) % 128 == 0, "a payload fills whole pairs of lines");
+_Static_assert((offsetof(tutti_post, payload) + TUTTI_POST_SHORT_BYTES) % TUTTI_CACHE_LINE == 0, "long payloads");
 
 typedef enum tutti_page_state {
     TUTTI_PAGE_WHOLE,

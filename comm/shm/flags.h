@@ -35,11 +35,15 @@ static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op) {
 static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank) {
     return &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
 }
+/* Where a payload of that size starts in a post's payload. */
+static inline size_t tutti_post_payload_at(size_t bytes) {
+    return bytes < TUTTI_POST_LONG_BYTES ? 0 : TUTTI_POST_SHORT_BYTES;
+}
 /* Fetches the lines of the next post, for a payload of that size, back from their last readers while no rank waits. */
 static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *op, size_t payload_bytes) {
     const tutti_post *next = &comm->page->posts[(op->sequence + 1) % TUTTI_POSTS];
-    for (size_t at = 0; at < offsetof(tutti_post, payload) + payload_bytes; at += TUTTI_CACHE_LINE)
-        tutti_prefetch_to_write((const char *)next + at);
+    size_t end = offsetof(tutti_post, payload) + tutti_post_payload_at(payload_bytes) + payload_bytes;
+    for (size_t at = 0; at < end; at += TUTTI_CACHE_LINE) tutti_prefetch_to_write((const char *)next + at);
 }
 /* Waits until every rank has posted op, and compares signatures. */
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op);

@@ -1,7 +1,7 @@
 /*
  * Short inputs, one meeting: each rank puts its whole input into its post. When all ranks whose data it needs have
  * posted, it takes that data from their posts. Up to 40 bytes, flag and data are in one cache line: nothing else
- * moves between cores.
+ * moves between cores. Data of a KiB or more begin with the next line.
  *
  * No rank waits for its readers: the line is written again only once all ranks have finished this call
  * (tutti_post_claim).
@@ -13,7 +13,8 @@
 /* My own input is read from src: my post may be on its way to another core. */
 static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t offset) {
     if (rank == comm->rank) return (const char *)op->src + offset;
-    return (const char *)tutti_post_of(comm, op, rank)->payload + offset;
+    size_t at = tutti_post_payload_at(tutti_op_input_bytes(comm, op));
+    return (const char *)tutti_post_of(comm, op, rank)->payload + at + offset;
 }
 
 static void take_reduced(tutti_comm *comm, const tutti_op *op) {
@@ -38,7 +39,7 @@ static void take_moved(tutti_comm *comm, const tutti_op *op) {
 tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
     size_t input_bytes = tutti_op_input_bytes(comm, op);
     if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
-        tutti_copy_lines(tutti_post_own(comm, op)->payload, op->src, input_bytes);
+        tutti_copy_lines(tutti_post_own(comm, op)->payload + tutti_post_payload_at(input_bytes), op->src, input_bytes);
     tutti_post_publish(comm, op);
     bool takes = tutti_op_has_output(op, comm->rank), reduces = tutti_op_reduces(op);
     if (takes && !reduces) take_segment(comm, op, comm->rank);
