@@ -106,7 +106,7 @@ tutti_status bench_buffers_rewrite(const bench_run *run, const bench_case *c, be
     size_t bytes = call->sent * c->type->bytes;
     for (int64_t i = 0; i < run->options->grouped; i++) {
         bench_buffers_place(run, c, iteration * run->options->grouped + i, call);
-        /* moderate numbers in every type */
+        /* bytes that give moderate numbers in every type */
         TUTTI_TRY(fill(run, (void *)call->src, iteration % 2 != 0 ? 0x3c : 0x3b, bytes));
     }
     return run->gpu != NULL ? bench_gpu_wait(run->gpu) : TUTTI_OK;
@@ -122,7 +122,7 @@ static void read_words(const char *src, size_t bytes) {
     __asm__ volatile("" : : "r"(sum)); /* the compiler must not drop the reads */
 }
 
-/* A GPU reads by copying into the send buffer, which is written anew before the next iteration. */
+/* On a GPU, the result is copied into the send buffer, which is rewritten before the next iteration. */
 tutti_status bench_buffers_read(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
     size_t bytes = call->received * c->type->bytes;
     for (int64_t i = 0; i < run->options->grouped; i++) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""ResNet-20 on CIFAR-10 as a plain PyTorch script: what bench/cifar_accuracy holds tutti-train's test accuracy against.
+"""ResNet-20 on CIFAR-10 as a plain PyTorch script: bench/cifar_accuracy compares tutti-train's test accuracy with it.
 
-Net, distribution of initial values, operations on images and recipe are those of `tutti-train --model resnet20 --dataset cifar10`;
-its random numbers are its own. One process, on the host. Prints a JSON line for each epoch.
+Net, distribution of initial values, operations on images and recipe are those of `tutti-train --model resnet20
+--dataset cifar10`; the random numbers differ. One process, on the host. Prints a JSON line for each epoch.
 """
 import argparse
 import glob
@@ -17,13 +17,13 @@ import torch.nn.functional as F
 import resnet_torch
 
 SIDE, CHANNELS, PADDING = 32, 3, 4
-MEANS, DEVIATIONS = (0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)  # as tutti-train takes them, by the channel's position
+MEANS, DEVIATIONS = (0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)  # as in tutti-train, by the channel's position
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 TEST_BATCH = 500
 
 
 def read_samples(folder, pattern):
-    """Images of bytes [n, channel, row, column] and labels, of files in CIFAR-10's binary form."""
+    """Reads images (bytes [n, channel, row, column]) and labels from files in CIFAR-10's binary form."""
     paths = sorted(glob.glob(os.path.join(folder, pattern)))
     if not paths:
         raise SystemExit("cifar_torch: %s has no %s; expected CIFAR-10's binary files" % (folder, pattern))
@@ -41,7 +41,7 @@ def normalise(images):
 
 
 def augment(images):
-    """Each image somewhere in a frame of zeros, and mirrored half of the times."""
+    """Shifts each image randomly within a frame of zeros, and mirrors half of them."""
     count = len(images)
     framed = F.pad(images, (PADDING,) * 4)
     place = torch.arange(SIDE)
@@ -61,14 +61,14 @@ def rate_at(step, options, total):
 
 def make_optimizer(model, lr):
     arrays = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    others = [parameter for parameter in model.parameters() if parameter.dim() == 1]  # of norms, and biases: without decay
+    others = [parameter for parameter in model.parameters() if parameter.dim() == 1]  # norms and biases: without decay
     groups = [{"params": arrays, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, nesterov=True)
 
 
 @torch.no_grad()
 def test(model, images, labels, shape):
-    """(mean loss, share of right answers)"""
+    """Returns (mean loss, share of right answers)."""
     model.eval()
     loss, right = 0.0, 0
     for first in range(0, len(images), TEST_BATCH):

@@ -1,8 +1,8 @@
 /*
- * The collectives under test, a row each: shape of the buffers, bus factor, call, and what must come out.
+ * The collectives under test, a row each: shape of the buffers, bus factor, call, and expected result.
  *
- * The factors are those of nccl-tests' doc/PERFORMANCE.md: busbw is what a link carries per second when the
- * collective is done in the least possible traffic, so it compares between collectives and numbers of ranks.
+ * The factors are those of nccl-tests' doc/PERFORMANCE.md: busbw is what a link carries per second if the collective
+ * uses the least possible traffic, so it compares between collectives and numbers of ranks.
  */
 #include "bench/collectives.h"
 
@@ -61,7 +61,8 @@ static tutti_status run_sendrecv(const bench_call *c) {
     return c->grouped ? TUTTI_OK : tutti_group_end(c->comm, c->options);
 }
 
-/* In place only the rank's own part stays where it is: parts of different sizes leave no room for each other. */
+/* In place, only the rank's own part keeps its position: parts of different sizes do not fit into each other's
+ * place. */
 static tutti_status run_all_to_all_v(const bench_call *c) {
     const bench_lists *lists = c->lists;
     const char *src = c->src;
@@ -83,7 +84,8 @@ static tutti_status copy(const bench_call *c, void *dst, const void *src, size_t
     return TUTTI_OK;
 }
 
-/* An all_gather in log2(nranks) steps: with the neighbour in one more dimension, all that both have so far. */
+/* An all_gather in log2(nranks) steps: each step exchanges with the neighbour in one more dimension all slices so
+ * far. */
 static tutti_status run_hypercube(const bench_call *c) {
     char *all = c->dst;
     size_t slice = c->count * c->type->bytes;
@@ -91,7 +93,7 @@ static tutti_status run_hypercube(const bench_call *c) {
     if (own != c->src) TUTTI_TRY(copy(c, own, c->src, slice));
     for (int width = 1; width < c->nranks; width *= 2) {
         int neighbour = c->rank ^ width;
-        int mine = c->rank & ~(width - 1); /* first of the ranks whose slices are here */
+        int mine = c->rank & ~(width - 1); /* first of the ranks whose slices this rank has */
         size_t count = c->count * (size_t)width;
         TUTTI_TRY(tutti_group_begin(c->comm));
         TUTTI_TRY(tutti_send(c->comm, all + (size_t)mine * slice, count, c->type->type, neighbour, 0, c->options));
@@ -106,7 +108,7 @@ static int64_t check_reduced(const bench_call *c, const bench_pattern *p) {
     return bench_values_check_reduced(p, 0, c->count, c->dst);
 }
 
-/* Out of place the other ranks' receive buffers were cleared before and must stay so. */
+/* Out of place the other ranks' receive buffers were cleared before and must stay clear. */
 static int64_t check_untouched(const bench_call *c, const bench_pattern *p, size_t count) {
     return c->in_place ? 0 : bench_values_check_untouched(p, count, c->dst);
 }
@@ -123,7 +125,7 @@ static int64_t check_broadcast(const bench_call *c, const bench_pattern *p) {
     return bench_values_check_moved(p, c->root, 0, c->count, broadcast_buffer(c));
 }
 
-/* A slice from each rank, each starting at element `first` of what its rank sent. */
+/* Checks a slice from each rank, each starting at element `first` of that rank's data. */
 static int64_t check_slices(const bench_call *c, const bench_pattern *p, size_t first) {
     int64_t wrong = 0;
     for (int source = 0; source < c->nranks; source++) {
@@ -145,7 +147,7 @@ static int64_t check_exchanged(const bench_call *c, const bench_pattern *p) {
     return check_slices(c, p, (size_t)c->rank * c->count);
 }
 
-/* A part from each rank, and behind them nothing. */
+/* Checks a part from each rank, and that nothing follows them. */
 static int64_t check_exchanged_unevenly(const bench_call *c, const bench_pattern *p) {
     int64_t wrong = 0;
     const char *part = c->dst;

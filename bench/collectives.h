@@ -1,5 +1,5 @@
 /*
- * What is measured: one row per collective. A new benchmark is a new row here and a name in CMakeLists.txt.
+ * The collectives that are measured: one row each. A new benchmark is a new row here and a name in CMakeLists.txt.
  */
 #ifndef TUTTI_BENCH_COLLECTIVES_H
 #define TUTTI_BENCH_COLLECTIVES_H
@@ -12,15 +12,15 @@
 
 #include "bench/values.h"
 
-/* The parts of a call whose parts differ in size: an element per rank in each array. */
+/* The parts of a call whose parts differ in size: each array has one element per rank. */
 typedef struct bench_lists {
-    const void **srcs; /* made anew by each call from its src and dst */
+    const void **srcs; /* rebuilt by each call from its src and dst */
     void **dsts;
     size_t *src_counts, *dst_counts;
-    size_t *origins; /* where this rank's part begins in what the other rank sends */
+    size_t *origins; /* where this rank's part begins in the other rank's data */
 } bench_lists;
 
-/* One call as a row's functions see it. */
+/* One call, as passed to a row's functions. */
 typedef struct bench_call {
     tutti_comm *comm;
     int rank, nranks, root;
@@ -28,8 +28,8 @@ typedef struct bench_call {
     void *dst;
     size_t count;             /* as passed to the collective */
     size_t sent, received;    /* elements in this rank's buffers */
-    size_t bytes;             /* of the table's row */
-    const bench_lists *lists; /* with a row that is uneven, else NULL */
+    size_t bytes;             /* as printed in the table's row */
+    const bench_lists *lists; /* NULL unless the row is uneven */
     const bench_type *type;
     tutti_reduction reduction;
     bool in_place;
@@ -46,7 +46,7 @@ typedef enum bench_parts {
 
 typedef enum bench_redop {
     BENCH_REDOP_NONE,
-    BENCH_REDOP_BLANK, /* as none, and the table's column is empty: a row has 12 words, as in nccl-tests */
+    BENCH_REDOP_BLANK, /* as none, and the table's column is empty: as in nccl-tests, a row has 12 words */
     BENCH_REDOP_SHOWN, /* in the table, without effect */
     BENCH_REDOP_USED
 } bench_redop;
@@ -54,40 +54,40 @@ typedef enum bench_redop {
 typedef enum bench_bus { BENCH_BUS_SAME, BENCH_BUS_ONE_WAY, BENCH_BUS_TWO_WAYS } bench_bus;
 
 typedef struct bench_collective {
-    const char *name; /* of the program */
+    const char *name; /* the program's name */
     bench_parts parts;
     bench_bus bus; /* busbw / algbw: 1, (n-1)/n, 2(n-1)/n */
     bench_redop redop;
     bool has_root;
-    bool only_root_sends;    /* elsewhere the send buffer holds nothing */
+    bool only_root_sends;    /* the other ranks' send buffers are empty */
     bool unchecked_in_place; /* nccl-tests shows N/A there */
-    bool uneven;             /* parts as bench_traffic says */
-    bool stepwise;           /* steps that need each other, each a group: calls do not share one */
-    bool own_not_counted;    /* algbw counts what comes from the others only */
+    bool uneven;             /* parts have the sizes of bench_traffic */
+    bool stepwise;           /* dependent steps, each a group: calls cannot share one */
+    bool own_not_counted;    /* algbw counts only the data from other ranks */
     bool ranks_power_of_two;
     tutti_status (*run)(const bench_call *call);
-    /* After run: how many elements of this rank's result are wrong. */
+    /* Called after run: returns the number of wrong elements of this rank's result. */
     int64_t (*check)(const bench_call *call, const bench_pattern *pattern);
 } bench_collective;
 
-/* The row of a program's name, NULL if there is none. */
+/* The row with this program name, or NULL. */
 const bench_collective *bench_collective_find(const char *name);
 
-/* The count passed to the call when `bytes` are asked for: all of them, or, where there is a part per rank, the
- * nranks-th part rounded down to a multiple of 16 bytes. */
+/* The count to pass to the call for `bytes`: all of them; or, if each rank has a part, the nranks-th part rounded
+ * down to a multiple of 16 bytes. */
 size_t bench_collective_count(const bench_collective *row, size_t bytes, size_t type_bytes, int nranks);
 
-/* How often `count` fits into the buffers: 1 or nranks. */
+/* The size of the buffers in units of `count`: 1 or nranks. */
 size_t bench_collective_send_parts(const bench_collective *row, int nranks);
 size_t bench_collective_receive_parts(const bench_collective *row, int nranks);
 
-/* In place, the smaller buffer is the rank's own slice of the larger one: its index there, else 0. */
+/* In place, the smaller buffer is the rank's own slice of the larger one: returns its index there, else 0. */
 size_t bench_collective_send_slice(const bench_collective *row, int rank);
 size_t bench_collective_receive_slice(const bench_collective *row, int rank);
 
 /* The table's bytes: the larger of what a rank sends and receives. Not for an uneven row. */
 size_t bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks);
-/* How many of the table's bytes algbw counts. */
+/* The part of the table's bytes that algbw counts. */
 size_t bench_collective_counted_bytes(const bench_collective *row, size_t bytes, int nranks);
 /* busbw / algbw */
 double bench_collective_bus_factor(const bench_collective *row, int nranks);

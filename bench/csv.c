@@ -1,8 +1,8 @@
 /*
  * The table as comma-separated values. See csv.h.
  *
- * A row is flushed as it comes, so that a run that is cut short leaves whole lines. No field needs quotes: names are
- * those of programs, types and reductions.
+ * Each row is flushed at once, so that an interrupted run leaves whole lines. No field needs quotes: names are those
+ * of programs, types and reductions.
  */
 #include "bench/csv.h"
 

@@ -1,10 +1,11 @@
 /*
- * data_perf: images per second of data pipelines, each with the operations of a recipe, on one core, or with batches made ahead.
+ * data_perf: images per second of data pipelines, each with the operations of a recipe, on one core, or with batches
+ * prepared ahead.
  *
  *   data_perf [--cifar10 DIR] [--seconds S] [--batch N]
  *
- * Without --cifar10 the images are 10,000 of 32x32x3 random bytes in memory. A row: what was done, images per second and
- * microseconds per image, the median of five runs. bench/data_compare puts numpy and PyTorch beside it.
+ * Without --cifar10 the images are 10,000 of 32x32x3 random bytes in memory. A row shows the operations, images per
+ * second and microseconds per image: the median of five runs. bench/data_compare compares with numpy and PyTorch.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +80,7 @@ static tutti_status open_random(uint8_t **memory_out, tutti_data_source **source
 static tutti_status measure(tutti_data *data, double seconds, double *rate_out) {
     tutti_data_batch batch;
     int64_t images = 0;
-    TUTTI_TRY(tutti_data_next(data, &batch)); /* memory, and the order of a pass */
+    TUTTI_TRY(tutti_data_next(data, &batch)); /* allocates memory and the order of a pass */
     const double begin = now_s();
     double spent = 0;
     while (spent < seconds) {

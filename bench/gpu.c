@@ -1,9 +1,9 @@
 /*
  * A rank's GPU. See gpu.h.
  *
- * The public API moves data; what a benchmark wants besides (names of GPUs, waiting for a stream, graphs, matrix products)
- * comes from the tables of kernels/ (how much memory is free: from the driver), and only here. The parts for training need cuBLAS, so they are opened for -G and
- * --compute alone; the rank's stream is then theirs.
+ * The public API moves data; everything else that a benchmark needs (names of GPUs, waiting for a stream, graphs,
+ * matrix products) comes from the tables of kernels/, and the amount of free memory from the driver, only here. The
+ * parts for training need cuBLAS, so they are opened for -G and --compute only; the rank's stream is then theirs.
  */
 #include "bench/gpu.h"
 
@@ -18,8 +18,8 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-#define SIDE   512 /* of the matrices */
-#define TRIALS 32  /* products that are timed */
+#define SIDE   512 /* side of the matrices */
+#define TRIALS 32  /* timed products */
 
 struct bench_gpu {
     const tutti_device *device;
@@ -28,9 +28,9 @@ struct bench_gpu {
     tutti_device_facts facts;
     tutti_stream stream;
     bool owns_stream;
-    tutti_compute *compute; /* NULL: none is needed */
+    tutti_compute *compute; /* NULL: not needed */
     tutti_recording *recording;
-    tutti_real *matrices; /* x, weight, bias, y; NULL: none are needed */
+    tutti_real *matrices; /* x, weight, bias, y; NULL: not needed */
 };
 
 /* ------------------------------------------------------------------------------------------- open, close */
@@ -40,7 +40,7 @@ static int first_device(void) {
     return text != NULL ? (int)(strtoul(text, NULL, 10) & INT16_MAX) : 0;
 }
 
-/* All ranks on one GPU if TUTTI_DEVICE says so, else round and round. */
+/* Puts all ranks on one GPU if TUTTI_DEVICE names it, else the ranks in turn on all GPUs. */
 static tutti_status choose(bench_gpu *gpu, int local_rank, int local_ranks) {
     const char *fixed = getenv("TUTTI_DEVICE");
     int count;
@@ -128,9 +128,9 @@ size_t bench_gpu_memory_bytes(const bench_gpu *gpu) {
     return gpu->facts.memory_bytes;
 }
 
-/* By the driver itself, which stays open: nothing else here wants to know. */
+/* Asks the driver itself, and leaves it open: only this function needs it. */
 tutti_status bench_gpu_free_bytes(const bench_gpu *gpu, int64_t *bytes_out) {
-    int (*ask)(size_t * free_out, size_t * total_out) = NULL;
+    int (*ask)(size_t *free_out, size_t *total_out) = NULL;
     size_t unused = 0, total = 0;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     void *symbol = driver != NULL ? dlsym(driver, "cuMemGetInfo_v2") : NULL;
@@ -138,7 +138,7 @@ tutti_status bench_gpu_free_bytes(const bench_gpu *gpu, int64_t *bytes_out) {
     memcpy(&ask, &symbol, sizeof ask);
     int result = ask != NULL ? ask(&unused, &total) : -1;
     if (result != 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "-M: %s tell how much of the GPU's memory is free (%s)",
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "-M: %s report the GPU's free memory (%s)",
                           ask != NULL ? "the driver does not" : "there is no driver to",
                           ask != NULL ? "cuMemGetInfo failed" : "libcuda.so.1, cuMemGetInfo_v2");
     *bytes_out = (int64_t)unused;
@@ -215,7 +215,7 @@ static double now_us(void) {
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-/* The first ones load code and are not counted. */
+/* The first products load code and are not counted. */
 tutti_status bench_gpu_products(bench_gpu *gpu, int64_t duration_us, int64_t *products_out) {
     double start = 0;
     for (int round = 0; round < 2; round++) {

@@ -18,7 +18,7 @@ extern char **environ;
 
 struct bench_json {
     FILE *file;
-    char closers[DEPTH]; /* of the open brackets, outermost first */
+    char closers[DEPTH]; /* closing characters of the open brackets, outermost first */
     int depth;
     bool comma;
 };
@@ -40,7 +40,7 @@ static void close_bracket(bench_json *json) {
     json->comma = true;
 }
 
-/* Bytes outside printable ASCII become \u00XX: the file stays valid whatever the environment holds. */
+/* Bytes outside printable ASCII become \u00XX: the file stays valid whatever the environment contains. */
 static void write_quoted(FILE *file, const char *text) {
     fputc('"', file);
     for (; *text != '\0'; text++) {
@@ -254,7 +254,7 @@ void bench_json_row(bench_json *json, const bench_options *options, const bench_
 
 void bench_json_footer(bench_json *json, const bench_summary *summary) {
     if (json == NULL) return;
-    close_bracket(json); /* results */
+    close_bracket(json); /* of the results */
     key_open(json, "out_of_bounds", '{');
     key_int(json, "count", summary->failed_checks);
     key_flag(json, "okay", summary->failed_checks == 0);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The trainer's LeNet as a plain PyTorch script: what bench/train_compare measures tutti-train against.
+"""The trainer's LeNet as a plain PyTorch script: bench/train_compare compares tutti-train with it.
 
-Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`; with --model resnet20 or resnet50 as
-that with --optimizer momentum --nesterov --weight-decay 1e-4. On the host one thread; on a
-GPU the images lie there, and products and convolutions are in fp32, as tutti-train's are, or with --tf32 in TF32. --graph captures
-the whole step, the choice of images included, by torch.cuda.graph, and replays it. Prints one JSON line: images per second from
-step WARM on, and the last loss.
+Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`; with --model resnet20
+or resnet50 as that with --optimizer momentum --nesterov --weight-decay 1e-4. On the host it uses one thread; on a GPU
+the images are in its memory, and products and convolutions are in fp32, as in tutti-train, or with --tf32 in TF32.
+--graph captures the whole step, including the choice of images, with torch.cuda.graph, and replays it. Prints one JSON
+line: images per second from step WARM on, and the last loss.
 """
 import argparse
 import gzip
@@ -21,8 +21,8 @@ from torch import nn
 import cifar_torch
 import resnet_torch
 
-MADE_UP = 20000  # images
-BEFORE_CAPTURE = 3  # steps on a stream of their own, as PyTorch's manual wants it
+MADE_UP = 20000  # made-up images
+BEFORE_CAPTURE = 3  # steps on a separate stream, as PyTorch's manual requires
 
 
 class LeNet(nn.Module):
@@ -44,7 +44,7 @@ class LeNet(nn.Module):
 
 
 class Training:
-    """One step at a time: step() with the images that `indices` holds."""
+    """Trains one step at a time: step() uses the images that `indices` selects."""
 
     def __init__(self, images, labels, batch, device, name="lenet", channels_last=False):
         self.images, self.labels = images.to(device), labels.to(device)
@@ -78,7 +78,7 @@ class Training:
 
 
 def read_idx(folder, name, header):
-    """The bytes behind the header of an IDX file, gzipped or not."""
+    """The bytes after the header of an IDX file, gzipped or not."""
     path = os.path.join(folder, name)
     opened = gzip.open(path + ".gz") if os.path.exists(path + ".gz") else open(path, "rb")
     with opened as file:
@@ -114,7 +114,7 @@ def main():
     on_gpu = options.device == "cuda"
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    torch.backends.cudnn.allow_tf32 = options.tf32  # as tutti-train; the default is yes here, and no for matrix products
+    torch.backends.cudnn.allow_tf32 = options.tf32  # as tutti-train; by default True here, False for products
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
     torch.backends.cudnn.benchmark = on_gpu
     images, labels = read_samples(options.data, options.dataset)

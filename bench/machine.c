@@ -11,7 +11,7 @@
 
 #define GIB ((size_t)1 << 30)
 
-/* The rest of the first line of `path` that begins with `key`, behind the colon; "" if there is none. */
+/* The rest of the first line of `path` that begins with `key`, after the colon; "" if there is none. */
 static void read_field(const char *path, const char *key, char *value_out, size_t capacity) {
     char line[512];
     value_out[0] = '\0';
@@ -38,7 +38,7 @@ void bench_machine_describe(int rank, int group, int local_rank, bench_device *d
         snprintf(device_out->name, sizeof device_out->name, "%s", system.machine);
 }
 
-/* Memory of the machine, or of the container where that has less. */
+/* Memory of the machine, or of the container if that has less. */
 size_t bench_machine_memory_bytes(void) {
     size_t bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     unsigned long long limit;

@@ -1,10 +1,10 @@
 /*
  * The timed loop and the checked calls. See measure.h.
  *
- * On a GPU the clock stops when the stream is done with all that was enqueued, as in nccl-tests.
+ * On a GPU the clock stops when the stream has done all enqueued work, as in nccl-tests.
  *
- * Without -I, --percentiles, -z 3 and --touch the clock is read before the first and after the last iteration only; with one of
- * them each iteration is timed by itself and what lies between iterations does not count.
+ * Without -I, --percentiles, -z 3 and --touch the clock is read only before the first and after the last iteration;
+ * with any of them each iteration is timed by itself, and the time between iterations does not count.
  */
 #include "bench/measure.h"
 
@@ -78,7 +78,7 @@ static tutti_status barrier(const bench_run *run) {
     return tutti_barrier(run->self->world, &TUTTI_OPTIONS(.timeout_ms = run->options->timeout_s * 1000));
 }
 
-/* On a GPU a call returns when it is in the stream. */
+/* On a GPU a call returns once it is enqueued. */
 static tutti_status wait(const bench_run *run) {
     return run->gpu != NULL ? bench_gpu_wait(run->gpu) : TUTTI_OK;
 }
@@ -88,7 +88,7 @@ static tutti_status call_once(const bench_run *run, const bench_case *c, bench_c
     return run->row->run(call);
 }
 
-/* The work of --compute. */
+/* Does the work of --compute. */
 static tutti_status compute(const bench_run *run) {
     int64_t duration_us = run->options->compute_us;
     if (run->gpu != NULL) return bench_gpu_multiply(run->gpu, run->products);
@@ -118,7 +118,7 @@ typedef struct elapsed {
     double wall_s, cpu_s;
 } elapsed;
 
-/* Threads of one process have a clock each; a process's counts its workers as well. */
+/* Ranks that are threads have a clock each; the clock of a process also counts its workers. */
 static double cpu_seconds(const bench_run *run) {
     if (!run->options->cpu_time) return 0;
     return seconds(run->options->life == BENCH_LIFE_THREADS ? CLOCK_THREAD_CPUTIME_ID : CLOCK_PROCESS_CPUTIME_ID);
@@ -128,7 +128,7 @@ static elapsed start_clocks(const bench_run *run) {
     return (elapsed){.cpu_s = cpu_seconds(run), .wall_s = seconds(CLOCK_MONOTONIC)};
 }
 
-/* Waits, and adds what has passed; waiting for a GPU does not count as processor time. */
+/* Waits, and adds the elapsed time; waiting for a GPU does not count as processor time. */
 static tutti_status stop_clocks(const bench_run *run, elapsed start, elapsed *total) {
     double cpu_s = cpu_seconds(run);
     TUTTI_TRY(wait(run));
@@ -163,7 +163,7 @@ static tutti_status time_one_by_one(bench_run *run, const bench_case *c, bench_c
     return TUTTI_OK;
 }
 
-/* The work of --compute without the operations, as often. */
+/* Times the work of --compute without the operations, for the same number of iterations. */
 static tutti_status time_compute(bench_run *run, double *each_us_out) {
     elapsed total = {0}, start = start_clocks(run);
     for (int64_t i = 0; i < run->options->iterations; i++) TUTTI_TRY(compute(run));
@@ -174,7 +174,7 @@ static tutti_status time_compute(bench_run *run, double *each_us_out) {
 
 /* ------------------------------------------------------------------------------------------- CUDA graphs */
 
-/* The worst of all ranks' outcomes of a capture, so that all go on in the same way. */
+/* The outcome of a capture; all ranks use the worst one, so that all continue in the same way. */
 typedef enum outcome { CAPTURED, REFUSED, FAILED } outcome;
 
 static tutti_status agree(bench_run *run, tutti_status own, outcome *worst_out) {
@@ -190,7 +190,7 @@ static tutti_status agree(bench_run *run, tutti_status own, outcome *worst_out) 
     return TUTTI_OK;
 }
 
-/* All iterations as a graph. */
+/* Captures all iterations as a graph. */
 static tutti_status capture(bench_run *run, const bench_case *c, bench_call *call, outcome *outcome_out) {
     char reason[sizeof run->refusal];
     TUTTI_TRY(bench_gpu_record_begin(run->gpu));
@@ -202,7 +202,7 @@ static tutti_status capture(bench_run *run, const bench_case *c, bench_call *cal
     return agree(run, status, outcome_out);
 }
 
-/* Where an engine's calls cannot be captured, this and all later rows are measured without graphs. */
+/* If an engine's calls cannot be captured, this and all later rows are measured without graphs. */
 static tutti_status time_graphs(bench_run *run, const bench_case *c, bench_call *call, elapsed *total_out) {
     outcome end = FAILED;
     TUTTI_TRY(capture(run, c, call, &end));
@@ -225,7 +225,7 @@ static tutti_status time_graphs(bench_run *run, const bench_case *c, bench_call 
 
 /* ----------------------------------------------------------------------------------------------- results */
 
-/* Combines a value over all ranks as -a says. */
+/* Combines a value over all ranks according to -a. */
 static tutti_status combine(const bench_run *run, double *value) {
     static const tutti_reduction reductions[] = {
         [BENCH_AVERAGE_MEAN] = TUTTI_AVG, [BENCH_AVERAGE_MIN] = TUTTI_MIN, [BENCH_AVERAGE_MAX] = TUTTI_MAX};
@@ -234,8 +234,8 @@ static tutti_status combine(const bench_run *run, double *value) {
     return tutti_all_reduce(world, value, value, 1, TUTTI_FLOAT64, reductions[run->options->average], NULL);
 }
 
-/* Brings the times of single iterations to rank 0: a line per rank, behind them the slowest rank's times. The two
- * halves of a row have a place each, since they are printed together. */
+/* Gathers the times of single iterations on rank 0: a line per rank, then the slowest rank's times. Each half of a
+ * row has its own place, since they are printed together. */
 static tutti_status collect_iterations(bench_run *run, bool in_place, bench_iterations *iterations_out) {
     size_t count = (size_t)run->options->iterations;
     size_t ranks = (size_t)run->self->size;
@@ -256,7 +256,7 @@ static tutti_status collect_iterations(bench_run *run, bool in_place, bench_iter
 
 /* -------------------------------------------------------------------------------------------- checks */
 
-/* One call after another until one is wrong. Adds up the wrong elements of all ranks. */
+/* Checks one call after another until one is wrong. Adds up the wrong elements of all ranks. */
 static tutti_status check(bench_run *run, const bench_case *c, bench_call *call, int64_t *wrong_out) {
     *wrong_out = 0;
     call->grouped = false;
@@ -281,17 +281,17 @@ tutti_status bench_measure_warm_up(bench_run *run, const bench_case *c) {
     return wait(run);
 }
 
-/* How much work --compute asks for, as rank 0 finds while the others wait. */
+/* Rank 0 measures how much work --compute needs, while the other ranks wait. */
 static tutti_status measure_work(bench_run *run) {
     if (run->options->compute_us == 0 || run->gpu == NULL || run->products > 0) return TUTTI_OK;
     TUTTI_TRY(barrier(run));
     if (run->self->rank == 0) TUTTI_TRY(bench_gpu_products(run->gpu, run->options->compute_us, &run->products));
     TUTTI_TRY(tutti_broadcast(run->self->world, &run->products, 1, TUTTI_INT64, 0, NULL));
-    TUTTI_TRY(bench_gpu_multiply(run->gpu, 1)); /* loads its code, which belongs to no measurement and in no graph */
+    TUTTI_TRY(bench_gpu_multiply(run->gpu, 1)); /* loads its code, outside of measurements and graphs */
     return wait(run);
 }
 
-/* The timed part, all iterations; all ranks begin together. */
+/* The timed part: all iterations; all ranks begin together. */
 static tutti_status time_half(bench_run *run, const bench_case *c, bench_call *call, elapsed *total_out) {
     const bench_options *options = run->options;
     TUTTI_TRY(call_once(run, c, call, 0));

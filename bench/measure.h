@@ -12,13 +12,13 @@
 #include "bench/report.h"
 #include "bench/traffic.h"
 
-/* What stays the same for a whole program. */
+/* The values that stay the same for a whole program. */
 typedef struct bench_run {
     const bench_collective *row;
     const bench_options *options;
-    const bench_traffic *traffic; /* with a row that is uneven */
-    const bench_rank *self;       /* of the world: barriers, averages, sums of errors */
-    tutti_comm *comm;             /* of the group that is measured */
+    const bench_traffic *traffic; /* for an uneven row */
+    const bench_rank *self;       /* this rank in the world: for barriers, averages, sums of errors */
+    tutti_comm *comm;             /* the measured group */
     int rank, nranks;             /* in the group */
     struct bench_gpu *gpu;        /* where the buffers are; NULL: host memory */
     size_t buffer_bytes;          /* usable bytes of each buffer */
@@ -26,10 +26,10 @@ typedef struct bench_run {
     bench_lists lists;
     double *times_us, *all_times_us; /* with -I and --percentiles: of this rank; of all ranks and the slowest, twice */
     uint32_t round;
-    int failed_checks; /* of this rank */
-    int64_t graphs;    /* -G; 0 once its calls turned out not to be capturable, and why */
+    int failed_checks; /* this rank's */
+    int64_t graphs;    /* -G; 0 once calls proved not capturable; `refusal`: the reason */
     char refusal[256];
-    int64_t products; /* of --compute on a GPU; 0: not known yet */
+    int64_t products; /* --compute on a GPU; 0: not known yet */
 } bench_run;
 
 /* One line of the table. */
@@ -50,7 +50,8 @@ size_t bench_measure_bytes(const bench_run *run, const bench_case *c);
 /* Runs the warm-up iterations of one size. */
 tutti_status bench_measure_warm_up(bench_run *run, const bench_case *c);
 
-/* Collective over the world. The times behind half_out->iterations are valid until the next call for the same half. */
+/* Collective over the world. The times that half_out->iterations points to are valid until the next call for the same
+ * half. */
 tutti_status bench_measure_half(bench_run *run, const bench_case *c, bool in_place, bench_half *half_out);
 
 #endif

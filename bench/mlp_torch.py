@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A layer of an MLP divided over ranks by PyTorch's tensor parallelism: what bench/train_compare holds tutti-train's
-hybrid_parallel against.
+"""A layer of an MLP divided over ranks by PyTorch's tensor parallelism: bench/train_compare compares tutti-train's
+hybrid_parallel with it.
 
-Net, data, batch and optimizer are those of `tutti-train --model mlp --hidden N`: dense1 is ColwiseParallel, dense2 RowwiseParallel.
-Each rank, one thread, is started by torchrun or tuttirun. Rank 0 prints one JSON line: images per second from step WARM on, and the
-last loss.
+Net, data, batch and optimizer are those of `tutti-train --model mlp --hidden N`: dense1 is ColwiseParallel, dense2
+RowwiseParallel. torchrun or tuttirun starts each rank, which has one thread. Rank 0 prints one JSON line: images per
+second from step WARM on, and the last loss.
 """
 import argparse
 import json

@@ -1,10 +1,11 @@
 /*
- * operators_perf: what a call of an operator on global tensors costs, next to the redistributions in it alone.
+ * operators_perf: the cost of an operator's call on global tensors, next to that of its redistributions alone.
  *
  *   tuttirun --nproc_per_node N operators_perf [-n ITERS] [SIDE...]
  *
- * Operands are float32 matrices of SIDE x SIDE (by default 8, where nearly all of the time is the call's own, and 512). A row is
- * the median of rounds, each the mean over calls, of rank 0. "moves" are the inputs' conversions, called alone.
+ * Operands are float32 matrices of SIDE x SIDE (by default 8, where the call itself takes nearly all of the time, and
+ * 512). A row is rank 0's median of rounds, each the mean over calls. "moves" are the inputs' conversions, called
+ * alone.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ static tutti_status rectify(const tutti_tensor *a, const tutti_tensor *b, const 
 
 typedef enum operand { ROWS, COLUMNS, WHOLE } operand;
 
-/* moves: that the call redistributes its second operand to split(0). */
+/* moves: the call redistributes its second operand to split(0). */
 static const struct {
     const char *name, *layouts;
     operation call;
@@ -81,7 +82,7 @@ static tutti_status time_operation(tutti_comm *world, const operands *o, size_t 
     return TUTTI_OK;
 }
 
-/* Of the second operand to the layout of the first, as a call does it: into a tensor that is made for it. */
+/* Times converting the second operand to the layout of the first, as a call does it: into a new tensor. */
 static tutti_status time_moves(tutti_comm *world, const operands *o, int calls, double *us_out) {
     double rounds[ROUNDS];
     for (int round = -1; round < ROUNDS; round++) {

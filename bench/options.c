@@ -1,8 +1,9 @@
 /*
  * The command line, from one table: a row per flag with its letters, kind, bounds, default and help.
  *
- * getopt_long reads; the row tells how to read the value and where it goes. Flags that mean nothing to us are
- * rows without a place: they are accepted, and a line says why. So are those for GPUs where the buffers are the host's.
+ * getopt_long parses; the row defines how to read the value and where to store it. Flags that have no meaning here are
+ * rows without a place: they are accepted, and a line reports why they are ignored. The same holds for flags for GPUs
+ * if the buffers are the host's.
  */
 #include "bench/options.h"
 
@@ -23,18 +24,18 @@ typedef enum option_kind {
     KIND_CHOICE,
     KIND_TEXT,
     KIND_FLAG,
-    KIND_IGNORED /* for compatibility only: noted with the help as the reason, unless 0 */
+    KIND_IGNORED /* for compatibility only: reported with the help as the reason, unless 0 */
 } option_kind;
 
 typedef struct option_row {
     int letter; /* getopt's value; above 255: no short form */
     const char *name;
     option_kind kind;
-    size_t offset; /* of the int64_t (KIND_TEXT: const char *) in bench_options */
+    size_t offset; /* position in bench_options of the int64_t (KIND_TEXT: const char *) */
     int64_t fallback, least, most;
     const char *value, *help;
     const char *const *choices; /* KIND_CHOICE: two words, the value is the index of one */
-    bool gpu_only;              /* noted on the host, unless 0, and then as if it were not there */
+    bool gpu_only;              /* for host memory: reset to the default, and reported unless 0 */
 } option_row;
 
 #define LETTER_TOUCH       256
@@ -83,7 +84,7 @@ static const option_row rows[] = {
     {.letter = 'm', .name = "agg_iters", .kind = KIND_INT, AT(grouped), .fallback = 1, .least = 1, .most = MANY,
      .value = "N", .help = "operations per iteration, in one group"},
     {.letter = 'N', .name = "run_cycles", .kind = KIND_INT, AT(cycles), .fallback = 1, .most = MANY,
-     .value = "N", .help = "how often the table is run; 0: for ever"},
+     .value = "N", .help = "runs of the table; 0: forever"},
     {.letter = 'I', .name = "per_iter_timing", .kind = KIND_INT, AT(per_iteration), .most = 1,
      .value = "0|1", .help = "statistics over the iterations"},
     {.letter = 'K', .name = "per_iter_skip", .kind = KIND_INT, AT(skip), .most = MANY,
@@ -125,18 +126,18 @@ static const option_row rows[] = {
     {.letter = 'y', .name = "stream_null", .kind = KIND_INT, AT(stream_null), .most = 1, .gpu_only = true,
      .value = "0|1", .help = "GPUs; 1: in the default stream"},
     {.letter = 'x', .name = "cta_policy", .kind = KIND_INT, AT(cta_policy), .fallback = BENCH_CTA_UNSET, .most = 2,
-     .gpu_only = true, .value = "0-2", .help = "GPUs; how NCCL uses their processors: 0 as it likes, 1 sparingly, 2 not at all\n"
-     "where copies will do (sets NCCL_CTA_POLICY, which NCCL knows since 2.27)"},
+     .gpu_only = true, .value = "0-2", .help = "GPUs; NCCL's use of their processors: 0 default, 1 sparing, 2 none\n"
+     "where copies suffice (sets NCCL_CTA_POLICY; NCCL 2.27 or later)"},
     {.letter = 'M', .name = "memory", .kind = KIND_INT, AT(memory_report), .most = 1, .gpu_only = true,
-     .value = "0|1", .help = "GPUs; 1: tells in the end how much memory communicators, buffers and\ncalls took, of the GPU that "
+     .value = "0|1", .help = "GPUs; 1: reports at the end the memory that communicators, buffers and\ncalls took on the GPU that "
      "lost most, for all ranks on it"},
     {.letter = 'p', .name = "parallel_init", .kind = KIND_INT, AT(parallel_init), .most = 1,
      .value = "0|1", .help = "1: a line says that ranks make their communicators at the same\ntime, as they always do"},
     {.letter = LETTER_COMPUTE, .name = "compute", .kind = KIND_INT, AT(compute_us), .most = 10000000,
-     .value = "US", .help = "each iteration begins with so many microseconds of work\n(GPUs: matrix products in the rank's stream); the time is that\n"
-     "of both, and a comment below each row has that of the work alone"},
+     .value = "US", .help = "each iteration begins with that many microseconds of work\n(GPUs: matrix products in the rank's stream); the time is\n"
+     "for both, and a comment below each row has that of the work alone"},
     {.letter = LETTER_BIND, .name = "bind", .kind = KIND_FLAG, AT(bind),
-     .help = "each rank stays on a core of its own, as far as they go"},
+     .help = "each rank stays on a core of its own, if there are enough cores"},
     {.letter = 'h', .name = "help", .kind = KIND_FLAG, AT(help), .help = "shows this"},
     {.letter = 'D', .name = "device_implementation", .kind = KIND_IGNORED, .value = "N",
      .help = "for compatibility only: a kernel " OF_THE_DEVICE_API},
@@ -158,7 +159,7 @@ static size_t smallest(size_t a, size_t b, size_t c) {
     return ab < c ? ab : c;
 }
 
-/* Edits that turn one word into the other (Levenshtein), one row of the table at a time. */
+/* The number of edits that turn one word into the other (Levenshtein), one row of the table at a time. */
 static size_t distance(const char *a, const char *b) {
     size_t width = strlen(b);
     size_t line[64];
@@ -192,7 +193,7 @@ static const char *nearest(const char *word, const void *names, size_t count, si
     return best;
 }
 
-/* getopt answered '?': a long flag that is unknown or has a value too many, or an unknown letter. */
+/* getopt returned '?': the flag is unknown, or it is a long flag with a value that it does not take. */
 static tutti_status fail_unknown(const char *word, int letter) {
     if (letter > 0 && letter <= UINT8_MAX && row_of(letter) == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "unknown option -%c (-h lists all)", letter);
@@ -232,7 +233,7 @@ static tutti_status read_bytes(const option_row *row, const char *text, int64_t 
     return TUTTI_OK;
 }
 
-/* `names` are the first members of `count` structures of `stride` bytes. */
+/* `names`: the first members of `count` structures of `stride` bytes. */
 static tutti_status read_name(const option_row *row, const char *text, const void *names, size_t count, size_t stride,
                               int64_t *index_out) {
     for (size_t i = 0; i < count; i++) {
@@ -275,7 +276,7 @@ static void note_ignored(const option_row *row, const char *text, FILE *notes) {
     fprintf(notes, "note: -%c %s (--%s) is ignored: %s\n", row->letter, text, row->name, row->help);
 }
 
-/* On the host, what is for GPUs only. */
+/* Drops the flags for GPUs, for host memory. */
 static void drop_gpu_only(bench_options *options, FILE *notes) {
     for (size_t i = 0; i < ROWS; i++) {
         if (!rows[i].gpu_only) continue;
@@ -288,7 +289,7 @@ static void drop_gpu_only(bench_options *options, FILE *notes) {
     }
 }
 
-/* What a graph cannot hold, and what needs a stream of the rank's own. */
+/* Rejects flags that a graph cannot include, and flags that need the rank's own stream. */
 static tutti_status check_streams(const bench_options *options) {
     if (options->graphs > 0 && (options->blocking != BENCH_BLOCKING_OFF || bench_options_times_each(options) ||
                                 options->touch || options->stream_null))
@@ -302,7 +303,7 @@ static tutti_status check_streams(const bench_options *options) {
     return TUTTI_OK;
 }
 
-/* getopt's two descriptions of the flags. The leading ':' tells a missing value from an unknown flag. */
+/* getopt's two descriptions of the flags. The leading ':' distinguishes a missing value from an unknown flag. */
 static void describe(char *letters, struct option *longs) {
     *letters++ = ':';
     for (size_t i = 0; i < ROWS; i++) {
@@ -352,7 +353,7 @@ tutti_status bench_options_parse(int argc, char **argv, FILE *notes, bench_optio
     describe(letters, longs);
     set_defaults(&options);
     opterr = 0;
-    optind = 0; /* glibc: start anew, also when called a second time */
+    optind = 0; /* glibc: restart, also when called a second time */
     for (int letter; (letter = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         if (letter == '?') return fail_unknown(argv[optind - 1], optopt);
         if (letter == ':') return tutti_fail(TUTTI_ERR_ARGUMENT, "--%s needs a value", row_of(optopt)->name);

@@ -1,6 +1,6 @@
 /*
- * A benchmark program from its arguments to its exit code: start the ranks, say who they are, then for each type,
- * reduction and root a table row per size.
+ * A benchmark program from its arguments to its exit code: starts the ranks, describes them, then prints, for each
+ * type, reduction and root, a table row per size.
  *
  * All ranks run the same code and take part in each measurement; rank 0 alone prints.
  */
@@ -22,7 +22,7 @@
 
 typedef struct bench_job {
     const bench_collective *row;
-    const char *program; /* as it was called */
+    const char *program; /* the name it was called by */
     bench_options options;
     bench_traffic traffic;
     bench_csv *csv; /* NULL: none */
@@ -33,17 +33,17 @@ typedef struct bench_job {
 /* A rank's share of the work. `out` is NULL on all ranks but the first. */
 typedef struct session {
     const bench_job *job;
-    bench_options options; /* with sizes that fit into memory */
+    bench_options options; /* sizes reduced to fit into memory */
     bench_run run;
     FILE *out;
     bench_json *json;
     bench_csv *csv;
-    int roots;      /* ranks of the smallest group: all groups go through the same roots */
-    double bus_sum; /* over halves of rows */
+    int roots;      /* size of the smallest group: all groups use the same roots */
+    double bus_sum; /* summed over halves of rows */
     int64_t halves;
-    int64_t free_bytes; /* -M: of the GPU, at the last look */
+    int64_t free_bytes; /* -M: the GPU's free memory at the last check */
     bench_memory_use memory;
-    bool told;    /* the error is another rank's, which tells it */
+    bool told;    /* another rank failed, and reports the error */
     bool started; /* the table has begun */
 } session;
 
@@ -64,7 +64,7 @@ static tutti_status print_devices(session *s, const bench_rank *self, int color)
     return status;
 }
 
-/* A program that was started N times without the variables that join the copies is N times a world of 1. */
+/* A program that was started N times without the variables that join the copies is N separate worlds of one rank. */
 static void print_alone(const session *s) {
     if (s->out == NULL || s->run.self->size > 1) return;
     const char *launcher = bench_machine_foreign_launcher();
@@ -90,8 +90,8 @@ static tutti_status fit_memory(session *s, const bench_rank *self) {
     return TUTTI_OK;
 }
 
-/* -M: what the GPU's memory has lost since the last look, when all ranks were done with what came before; the most of all
- * ranks. */
+/* -M: the decrease of the GPU's free memory since the last call, once all ranks have finished their earlier work; the
+ * largest of all ranks. */
 static tutti_status look_at_memory(session *s, int64_t *bytes_out) {
     tutti_comm *world = s->run.self->world;
     int64_t now, lost;
@@ -103,7 +103,7 @@ static tutti_status look_at_memory(session *s, int64_t *bytes_out) {
     return tutti_all_reduce(world, &lost, bytes_out, 1, TUTTI_INT64, TUTTI_MAX, NULL);
 }
 
-/* Communicators take a GPU's memory at their first call there. */
+/* Communicators allocate a GPU's memory at their first call there. */
 static tutti_status open_communicator(session *s, const bench_rank *self, int color) {
     TUTTI_TRY(look_at_memory(s, &s->memory.initialization_bytes));
     TUTTI_TRY(tutti_comm_split(self->world, color, self->rank, NULL, &s->run.comm));
@@ -114,18 +114,18 @@ static tutti_status open_communicator(session *s, const bench_rank *self, int co
     return look_at_memory(s, &s->memory.initialization_bytes);
 }
 
-/* The buffers have -e bytes, and a file of traffic may ask for more. */
+/* The buffers have -e bytes; a traffic file may need more. */
 static tutti_status check_traffic(const session *s) {
     if (!s->job->row->uneven || s->job->traffic.matrix == NULL) return TUTTI_OK;
     size_t least = bench_traffic_most_bytes(&s->job->traffic, s->run.nranks, 0);
     if (least <= s->run.buffer_bytes) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_ARGUMENT,
-                      "a rank sends or receives %zu bytes by the file of traffic; set -b and -e to "
+                      "a rank sends or receives %zu bytes by the traffic file; set -b and -e to "
                       "at least that (now %zu)",
                       least, s->run.buffer_bytes);
 }
 
-/* Where some ranks have no GPU, the first of them tells why. */
+/* If some ranks have no GPU, the first of them reports why. */
 static tutti_status open_gpu(session *s, const bench_rank *self) {
     tutti_status status = bench_gpu_open(self->local_rank, bench_ranks_local(self), &s->options, &s->run.gpu);
     char reason[1024];
@@ -167,7 +167,7 @@ static tutti_status prepare(session *s, const bench_rank *self) {
 
 static bench_case make_case(const session *s, const bench_type *type, tutti_reduction reduction, int root,
                             size_t bytes) {
-    bool from_file = s->job->row->uneven && s->job->traffic.matrix != NULL; /* then `bytes` means nothing */
+    bool from_file = s->job->row->uneven && s->job->traffic.matrix != NULL; /* then `bytes` is unused */
     return (bench_case){.type = type,
                         .reduction = reduction,
                         .root = root,
@@ -206,7 +206,7 @@ static tutti_status run_row(session *s, const bench_case *c, const char *reducti
     return TUTTI_OK;
 }
 
-/* All sizes, -N times, after a warm-up over all powers of two. */
+/* Runs all sizes, -N times, after a warm-up over all powers of two. */
 static tutti_status run_sizes(session *s, const bench_type *type, const bench_reduction *reduction, int root) {
     const bench_options *options = &s->options;
     bench_redop redop = s->job->row->redop;
@@ -224,7 +224,7 @@ static tutti_status run_sizes(session *s, const bench_type *type, const bench_re
     return TUTTI_OK;
 }
 
-/* The bounds of a loop over what an option chose: one value, or all `count`. */
+/* The bounds of a loop over an option's choice: one value, or all `count`. */
 static int first_of(int64_t choice) {
     return choice == BENCH_ALL ? 0 : (int)choice;
 }
@@ -275,7 +275,7 @@ static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) 
     return TUTTI_OK;
 }
 
-/* The body of each rank. Bandwidth differs between groups, so only rank 0's verdict on it counts; wrong values are
+/* The body of each rank. Bandwidth differs between groups, so only rank 0's verdict counts; wrong values are
  * known to all. */
 static int run_rank(const bench_rank *self, void *context) {
     bench_job *job = context;
@@ -305,18 +305,18 @@ static int run_rank(const bench_rank *self, void *context) {
     return status == TUTTI_OK && good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* Is the row, or the file of traffic, made for as many ranks? */
+/* Checks that the row and the traffic file allow this number of ranks. */
 static tutti_status check_group(const bench_job *job, int size) {
     if (job->row->ranks_power_of_two && (size & (size - 1)) != 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s needs 1, 2, 4, 8 ... ranks (a power of two), not %d", job->row->name,
                           size);
     if (job->row->uneven && job->traffic.matrix != NULL && size > job->traffic.dimension)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "the file of traffic is for %d ranks, and there are %d",
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "the traffic file is for %d ranks, and there are %d",
                           job->traffic.dimension, size);
     return TUTTI_OK;
 }
 
-/* Each group by its size; which ranks belong together follows from the environment alone. */
+/* Checks the size of each group; the groups follow from the environment alone. */
 static tutti_status check_groups(const bench_job *job, int nranks) {
     int *colors = calloc((size_t)nranks, sizeof *colors);
     if (colors == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the groups of %d ranks", nranks);
@@ -331,23 +331,23 @@ static tutti_status check_groups(const bench_job *job, int nranks) {
     return status;
 }
 
-/* What is wrong on every rank is said once, before there are ranks. */
+/* Errors that every rank would have are reported once, before the ranks start. */
 static tutti_status check_job(const bench_job *job, const tutti_world *world, int nstarted) {
     int nranks = world->size * nstarted;
     if (world->size > 1 && nstarted > 1)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g start ranks, but a launcher has started %d; leave them out",
                           world->size);
     if (nstarted > BENCH_RANKS_MOST)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many; -t times -g may be %d", nstarted,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many; -t times -g may be %d at most", nstarted,
                           BENCH_RANKS_MOST);
     if (job->row->has_root && job->options.root >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the ranks are 0 to %d", (int)job->options.root, nranks - 1);
     if (job->traffic.matrix != NULL && job->options.min_bytes != job->options.max_bytes)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "a file of traffic tells all sizes; set -b and -e to the same value");
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "the traffic file sets all sizes; set -b and -e to the same value");
     return check_groups(job, nranks);
 }
 
-/* What this process needs before there are ranks. `first`: it is, or forks, rank 0. */
+/* Prepares this process before the ranks start. `first`: it is, or forks, rank 0. */
 static tutti_status start_job(bench_job *job, const tutti_world *world, bool first, int *nstarted_out) {
     int nstarted = (int)(job->options.threads * job->options.devices);
     if (job->row->uneven) TUTTI_TRY(bench_traffic_read(&job->traffic));
@@ -365,7 +365,7 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
                      .argv = argv};
     tutti_world world = {.size = 1};
     int nstarted = 1;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* rows are seen as they come, through pipes too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* rows appear at once, also through pipes */
     tutti_status status = tutti_world_get(&world);
     bool first = status != TUTTI_OK || world.rank == 0;
     if (status == TUTTI_OK) status = bench_options_parse(argc, argv, first ? stderr : NULL, &job.options);
@@ -382,7 +382,7 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
         const char policy[] = {(char)('0' + job.options.cta_policy), '\0'};
         setenv("NCCL_CTA_POLICY", policy, /* overwrite */ 1);
     }
-    /* Threads on one GPU wait for each other in their streams, which must not share a queue of the hardware. */
+    /* Threads on one GPU wait for each other in their streams, which must not share a hardware queue. */
     if (job.options.life == BENCH_LIFE_THREADS) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /* overwrite */ 0);
     /* With -t and -g the ranks are started here; under a launcher the processes are the ranks. */
     bench_start start = {.body = run_rank, .context = &job, .bind = job.options.bind != 0};

@@ -1,10 +1,10 @@
 /*
- * The whole of a benchmark program, for the collective whose row has this name.
+ * A whole benchmark program, for the collective whose row has the given name.
  */
 #ifndef TUTTI_BENCH_PERF_H
 #define TUTTI_BENCH_PERF_H
 
-/* Gives the process's exit code: 0 when all went well, nothing was wrong and the bandwidth was as demanded. */
+/* Returns the process's exit code: 0 if no call failed, no element was wrong, and the bandwidth was as demanded. */
 int bench_perf_main(const char *row_name, int argc, char **argv);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * Ranks by fork, or as threads, meeting in a store that lies in shared memory.
+ * Ranks as forked processes or as threads, which meet in a store in shared memory.
  *
  *   parent: maps the store, starts the ranks, waits; it is not a rank itself
  *   ranks:  make a communicator through the store, run the body, exit
  *
- * The store is a list of entries in a shared mapping, newest first; an entry is never changed, only hidden by a
- * newer one of the same key. The mutex is robust: an entry is linked in as the last step, so the list is whole
- * whenever its holder dies.
+ * The store is a list of entries in a shared mapping, newest first; an entry is never changed, only hidden by a newer
+ * one of the same key. The mutex is robust: linking an entry in is the last step, so the list is whole whenever the
+ * holder of the mutex dies.
  */
 #include "bench/ranks.h"
 
@@ -28,7 +28,7 @@
 typedef struct entry {
     size_t older; /* offset of the next entry in the list; 0: none */
     size_t key_bytes, value_bytes;
-    char bytes[]; /* the key with its end, then the value */
+    char bytes[]; /* the key with its terminator, then the value */
 } entry;
 
 typedef struct store {
@@ -39,7 +39,7 @@ typedef struct store {
 } store;
 
 static tutti_status store_create(int nranks, store **store_out) {
-    size_t capacity = ((size_t)nranks + 16) << 20; /* address space; only what is written becomes memory */
+    size_t capacity = ((size_t)nranks + 16) << 20; /* address space; only written pages become memory */
     store *s = mmap(NULL, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s == MAP_FAILED)
         return tutti_fail(TUTTI_ERR_MEMORY, "no shared mapping of %zu bytes for the store: %s", capacity,
@@ -72,7 +72,7 @@ static void unlock(store *s) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* The rest: under the lock, unless the name begins with store_. */
+/* The functions below require the lock, unless the name begins with store_. */
 
 static entry *at(store *s, size_t offset) {
     return (entry *)((char *)s + offset);
@@ -161,7 +161,7 @@ static tutti_status store_check(void *context, const char *key, int *exists_out)
     return TUTTI_OK;
 }
 
-/* Before the communicator is made, so that the ranks know that they do not share cores. */
+/* Called before the communicator is made, so that the ranks detect that they do not share cores. */
 static void bind_to_core(int local_rank) {
     cpu_set_t usable, mine;
     if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
@@ -185,7 +185,8 @@ static int run_body(tutti_status status, bench_rank *self, const bench_start *st
 int bench_ranks_local(const bench_rank *self) {
     tutti_world world;
     if (tutti_world_get(&world) != TUTTI_OK) return 1;
-    return self->size > world.size ? self->size : world.local_size; /* more than the launcher's: started here */
+    return self->size > world.size ? self->size
+                                   : world.local_size; /* more than the launcher's ranks: they were started here */
 }
 
 int bench_ranks_join(const tutti_world *world, const bench_start *start) {
@@ -195,7 +196,7 @@ int bench_ranks_join(const tutti_world *world, const bench_start *start) {
     return run_body(status, &self, start);
 }
 
-/* One of the ranks that are started here, from its communicator to its exit code. */
+/* Runs one of the ranks that are started here, from its communicator to its exit code. */
 static int run_started(int rank, int nranks, store *s, const bench_start *start) {
     bench_rank self = {.rank = rank, .size = nranks, .local_rank = rank};
     tutti_store callbacks = {.struct_bytes = sizeof callbacks,
@@ -212,13 +213,13 @@ static int run_started(int rank, int nranks, store *s, const bench_start *start)
 
 /* --------------------------------------------------------------------------------------------- processes */
 
-/* Gives the pid, or -1 when the system refuses. */
+/* Returns the pid, or -1 if fork fails. */
 static pid_t start_child(int rank, int nranks, store *s, const bench_start *start) {
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(EXIT_FAILURE); /* it died before the line above */
+    if (getppid() != parent) _exit(EXIT_FAILURE); /* the parent died before the line above */
     exit(run_started(rank, nranks, s, start));
 }
 
@@ -227,7 +228,7 @@ static void kill_all(const pid_t *pids, int nranks) {
         if (pids[rank] > 0) kill(pids[rank], SIGKILL);
 }
 
-/* Tells which rank ended how, if badly, and forgets its pid. */
+/* Reports a rank that failed, and clears its pid. */
 static int note_end(pid_t *pids, int nranks, pid_t pid, int status) {
     int rank = 0;
     while (rank < nranks && pids[rank] != pid) rank++;
@@ -282,11 +283,11 @@ int bench_ranks_fork(int nranks, const bench_start *start) {
 
 /* ----------------------------------------------------------------------------------------------- threads */
 
-/* What the threads share; counters under the lock. */
+/* The state that the threads share; counters under the lock. */
 typedef struct crew {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int nranks, busy, code; /* code: of the first failure */
+    int nranks, busy, code; /* code: exit code of the first failure */
     store *store;
     const bench_start *start;
 } crew;
@@ -309,7 +310,7 @@ static void *run_thread(void *context) {
     return NULL;
 }
 
-/* Until all have ended, or the first failure is GRACE_MS old. */
+/* Waits until all have ended, or until GRACE_MS after the first failure. */
 static void wait_for_threads(crew *c) {
     struct timespec until;
     pthread_mutex_lock(&c->lock);
@@ -317,7 +318,7 @@ static void wait_for_threads(crew *c) {
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += GRACE_MS / 1000;
     for (int error = 0; c->busy > 0 && error == 0;) error = pthread_cond_timedwait(&c->changed, &c->lock, &until);
-    if (c->busy > 0) { /* they cannot be ended one by one */
+    if (c->busy > 0) { /* single threads cannot be ended */
         fflush(NULL);
         _exit(c->code);
     }

@@ -1,9 +1,9 @@
 /*
- * The rows of redistribute_perf: how fast a global tensor changes its layout. A row for each pair of layouts and each size, with
- * what the plan receives, what it must, and its steps.
+ * The rows of redistribute_perf: how fast a global tensor changes its layout. There is a row for each pair of layouts
+ * and each size, with the bytes that the plan receives, the least bytes possible, and its steps.
  *
- * --bare puts two more times next to each row, measured in turn with it: the plan's collective alone, and a strided copy of the
- * target's shard on all ranks at once.
+ * --bare adds two more times to each row, measured in turn with it: the plan's collective alone, and a strided copy
+ * of the target's shard on all ranks at once.
  */
 #include "bench/redistribute.h"
 
@@ -25,7 +25,7 @@ typedef struct scene {
     tutti_tensor *src, *dst;
     tutti_sbp from[TUTTI_MOST_AXES], to[TUTTI_MOST_AXES];
     int64_t shape[2];
-    size_t bytes; /* of the tensor */
+    size_t bytes; /* bytes of the tensor */
     tutti_plan_details plan;
     char steps[TEXT_BYTES];
     bench_pattern pattern;
@@ -38,7 +38,7 @@ typedef struct scene {
 
 /* -------------------------------------------------------------------------------------------------- values */
 
-/* The terms of partial axes are numbered as the values' ranks are. */
+/* Numbers the terms of partial axes like the ranks of the test values. */
 static int term_of(const bench_redistribute *s, const tutti_sbp *sbp, int *count_out, tutti_reduction *reduction_out) {
     int term = 0;
     *count_out = 1;
@@ -51,7 +51,7 @@ static int term_of(const bench_redistribute *s, const tutti_sbp *sbp, int *count
     return term;
 }
 
-/* Partial axes of one reduction only, of those that the values know. */
+/* True if all partial axes have one reduction, and the test values support it. */
 static bool is_known(const bench_redistribute *s, const tutti_sbp *sbp) {
     int first = -1;
     for (int axis = 0; axis < s->job->naxes; axis++) {
@@ -110,7 +110,7 @@ tutti_status bench_redistribute_settle(const bench_redistribute *s) {
 
 /* ------------------------------------------------------------------------------------------- filled, checked */
 
-/* A row of the shard at a time. */
+/* Writes one row of the shard at a time. */
 tutti_status bench_redistribute_fill(const bench_pattern *pattern, int term, const tutti_tensor *tensor) {
     tutti_local local;
     int64_t columns = tutti_tensor_layout(tensor)->shape[1];
@@ -146,7 +146,7 @@ static tutti_status fill_source(const bench_redistribute *s, scene *c) {
     return bench_redistribute_fill(&c->pattern, term, c->src);
 }
 
-/* Wrong elements of all ranks. Of a partial target only the ranks that hold the value are looked at. */
+/* The wrong elements of all ranks. For a partial target only the ranks that hold the value are checked. */
 static tutti_status check_target(const bench_redistribute *s, const scene *c, int64_t *wrong_out) {
     int64_t wrong = 0;
     bool holds = true;
@@ -164,7 +164,7 @@ static double now_us(void) {
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-/* Of one call, the mean over iterations and ranks. */
+/* The time of one call: the mean over iterations and ranks. */
 static tutti_status time_calls(const bench_redistribute *s, void *measured, bench_redistribute_call run,
                                int64_t iterations, double *us_out) {
     if (s->gpu != NULL) TUTTI_TRY(bench_gpu_wait(s->gpu));
@@ -243,7 +243,7 @@ static tutti_status copy_strided(const bench_redistribute *s, void *context) {
     return device->copy_box(&c->copy, c->other, c->one, bench_gpu_stream(s->gpu));
 }
 
-/* The collective of a plan that is one; NULL: it is none. */
+/* The collective of a plan that consists of one; else NULL. */
 static bench_redistribute_call find_bare(const scene *c) {
     static const struct {
         const char *name;
@@ -257,14 +257,15 @@ static bench_redistribute_call find_bare(const scene *c) {
     return NULL;
 }
 
-/* As the target's shard lies in the whole tensor, or where it is all of it, its first half of the columns. */
+/* Prepares the copy: strided as the target's shard lies in the whole tensor; if the shard is the whole tensor, the
+ * first half of the columns. */
 static tutti_status open_bare(const bench_redistribute *s, scene *c) {
     tutti_local local;
     size_t room = c->bytes + (size_t)(s->self->size * s->self->size);
     TUTTI_TRY(tutti_tensor_local(c->dst, &local));
     TUTTI_TRY(bench_redistribute_alloc(s, room, &c->one));
     TUTTI_TRY(bench_redistribute_alloc(s, room, &c->other));
-    if (s->gpu == NULL) memset(c->one, 1, room); /* memory that was never written is read more quickly */
+    if (s->gpu == NULL) memset(c->one, 1, room); /* reading never-written memory would be faster */
     tutti_box_plan(&(tutti_box){.ndims = 2,
                                 .element_bytes = s->type->bytes,
                                 .shape = {local.shape[0], local.shape[1]},
@@ -277,7 +278,7 @@ static tutti_status open_bare(const bench_redistribute *s, scene *c) {
 /* --------------------------------------------------------------------------------------------------- rows */
 
 static const char *const header[] = {
-    "#\n# received, bound: bytes of all ranks together that the plan receives, and that any must; GB/s: of the "
+    "#\n# received, bound: bytes of all ranks together that the plan receives, and that any plan must; GB/s: of the "
     "tensor's bytes\n#\n"
     "#     bytes         shape from           to              received        bound  time(us)  predicted us    GB/s  "
     "#wrong",
@@ -316,7 +317,7 @@ static void print_row(bench_redistribute *s, const char *from, const char *to, c
                 us[0], c->plan.predicted_us, gbs, wrong >= 0 ? wrong_text : "null", c->steps);
 }
 
-/* How good the predictions are, from where bytes count. */
+/* Counts the good predictions, among sizes where the bytes dominate. */
 static void judge_prediction(bench_redistribute *s, const scene *c, double us) {
     enum { LEAST_BYTES = 64 << 10 };
     if (c->bytes < LEAST_BYTES || us <= 0 || c->plan.predicted_us <= 0) return;

@@ -1,7 +1,7 @@
 /*
  * redistribute_perf from its arguments to its exit code: how fast global tensors change their layouts.
  *
- * Its flags are those of the other programs, as far as they mean anything here, and the ones in own_flags.
+ * Its flags are those of the other programs that apply here, and the ones in own_flags.
  */
 #include <errno.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static tutti_status take_mesh(bench_redistribute_job *j, const char *text) {
     return tutti_fail(TUTTI_ERR_ARGUMENT, "--mesh takes sizes of axes such as 4 or 2x2, not '%s'", text);
 }
 
-/* Takes the flags that only this program has out of argv. */
+/* Removes the flags that only this program has from argv. */
 static tutti_status take_own_flags(bench_redistribute_job *j, int *argc, char **argv) {
     int kept = 1;
     for (int i = 1; i < *argc; i++) {
@@ -96,7 +96,7 @@ static tutti_status check_job(bench_redistribute_job *j, int nranks) {
     if (j->options.type == BENCH_ALL) return tutti_fail(TUTTI_ERR_ARGUMENT, "-d takes one type here");
     if (j->options.graphs > 0 || j->options.compute_us > 0)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "-G and --compute have no meaning here: leave them out");
-    if (j->options.min_bytes < (int64_t)bench_types[j->options.type].bytes) /* a tensor has an element */
+    if (j->options.min_bytes < (int64_t)bench_types[j->options.type].bytes) /* a tensor has at least one element */
         j->options.min_bytes = (int64_t)bench_types[j->options.type].bytes;
     return TUTTI_OK;
 }
@@ -116,7 +116,7 @@ static tutti_status print_devices(const bench_redistribute *s) {
     return status;
 }
 
-/* Where some ranks have no GPU, each says which is the first of them, and that one why. */
+/* If some ranks have no GPU, each rank names the first of them, and that one reports why. */
 static tutti_status open_gpu(bench_redistribute *s) {
     const bench_rank *self = s->self;
     tutti_status status = bench_gpu_open(self->local_rank, bench_ranks_local(self), &s->job->options, &s->gpu);
@@ -179,11 +179,11 @@ static tutti_status open_file(const char *path, const char *first, FILE **file_o
     if (*file_out == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "cannot create %s: %s", path, strerror(errno));
     printf("# Writing %s\n", name);
     fputs(first, *file_out);
-    fflush(*file_out); /* ranks that are forked must not have it in their buffers */
+    fflush(*file_out); /* forked ranks must not inherit buffered text */
     return TUTTI_OK;
 }
 
-/* Ranks that are forked here wrote by descriptors of their own; what this process adds comes behind. */
+/* Forked ranks wrote through their own descriptors; this process appends. */
 static bool close_file(FILE *file, const char *last) {
     if (file == NULL) return true;
     fseek(file, 0, SEEK_END);
@@ -203,7 +203,7 @@ static tutti_status begin(bench_redistribute_job *j, int argc, char **argv, cons
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g start ranks, but a launcher has started %d; leave them out",
                           world->size);
     if (*nstarted_out > BENCH_RANKS_MOST)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many; -t times -g may be %d", *nstarted_out,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many; -t times -g may be %d at most", *nstarted_out,
                           BENCH_RANKS_MOST);
     TUTTI_TRY(check_job(j, world->size * *nstarted_out));
     if (!first) return TUTTI_OK;
@@ -217,7 +217,7 @@ int main(int argc, char **argv) {
     bench_redistribute_job j = {.program = slash != NULL ? slash + 1 : argv[0]};
     tutti_world world = {.size = 1};
     int nstarted = 1;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* rows are seen as they come, through pipes too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* rows appear at once, also through pipes */
     tutti_status status = tutti_world_get(&world);
     if (status == TUTTI_OK) status = begin(&j, argc, argv, &world, &nstarted);
     if (status != TUTTI_OK) {

@@ -1,7 +1,7 @@
 /*
- * Many tensors in one round, from one half of the ranks to the other: what a trainer does when it gives its weights to those that
- * serve them. Next to it the same bytes in plain messages, one between each two ranks, and one for each tensor between each two
- * ranks.
+ * Many tensors in one round, from one half of the ranks to the other: as when a trainer passes its weights to the
+ * ranks that serve them. For comparison the same bytes in plain messages: one between each two ranks, and one for
+ * each tensor between each two ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@ typedef struct crowd {
     tutti_plan_details details;
     bench_pattern pattern;
     int64_t shape[2];
-    size_t bytes, count; /* of one tensor; tensors */
-    char *buffer;        /* of the plain messages */
+    size_t bytes, count; /* bytes of one tensor; number of tensors */
+    char *buffer;        /* for the plain messages */
 } crowd;
 
 static tutti_status run_plan(const bench_redistribute *s, void *context) {
@@ -27,7 +27,7 @@ static tutti_status run_plan(const bench_redistribute *s, void *context) {
     return tutti_plan_run(c->plan, (const tutti_tensor *const *)c->srcs, c->dsts, &s->call);
 }
 
-/* From each rank of the first half to each of the second, `parts` messages of `bytes`. */
+/* Sends `parts` messages of `bytes` from each rank of the first half to each of the second. */
 static tutti_status run_messages(const bench_redistribute *s, crowd *c, size_t parts, size_t bytes) {
     int half = s->self->size / 2;
     bool sends = s->self->rank < half;
@@ -122,7 +122,7 @@ static void close_crowd(const bench_redistribute *s, crowd *c) {
     tutti_placement_destroy(c->to);
 }
 
-/* Each tensor has values of its own. */
+/* Each tensor gets its own values. */
 static tutti_status fill_all(const bench_redistribute *s, crowd *c) {
     c->pattern = bench_redistribute_pattern(s, 0);
     for (size_t i = 0; i < c->count; i++) {

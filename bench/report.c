@@ -1,5 +1,5 @@
 /*
- * nccl-tests' text output (version 2.19.6). The strings look arbitrary; programs that parse them are why.
+ * nccl-tests' text output (version 2.19.6). The strings look arbitrary, but other programs parse them.
  */
 #include "bench/report.h"
 
@@ -162,7 +162,7 @@ void bench_report_percentiles(FILE *out, const bench_row *row) {
 }
 
 void bench_report_compute(FILE *out, const bench_options *options, const bench_row *row) {
-    double grouped = (double)options->grouped; /* operations in an iteration */
+    double grouped = (double)options->grouped; /* operations per iteration */
     fprintf(out,
             "# compute of %zu bytes: out-of-place %.2f us alone, %.2f us with the operation; in-place %.2f us alone, "
             "%.2f us with the operation\n",

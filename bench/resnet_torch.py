@@ -1,7 +1,8 @@
-"""Residual networks as plain PyTorch modules, for lenet_torch.py and cifar_torch.py: those of `tutti-train --model resnet20` and
-`resnet50`.
+"""Residual networks as plain PyTorch modules, for lenet_torch.py and cifar_torch.py: those of `tutti-train --model
+resnet20` and `resnet50`.
 
-Shapes, operations and the distributions of initial values are the trainer's, but for the side on which an odd padding lies.
+Shapes, operations and the distributions of initial values are the trainer's, except for the side that gets an odd
+padding.
 """
 import math
 
@@ -10,11 +11,11 @@ from torch import nn
 
 
 BIAS_LIMIT = 0.07
-DEVIATION_OF_CUT = 0.87962566103423978  # of a standard normal that is cut off at two deviations
+DEVIATION_OF_CUT = 0.87962566103423978  # of a standard normal distribution truncated at two deviations
 
 
 def he_normal_(weight):
-    """Truncated at two deviations, with variance 2 / fan_in."""
+    """Draws normal values truncated at two deviations, with variance 2 / fan_in."""
     deviation = math.sqrt(2 / weight[0].numel()) / DEVIATION_OF_CUT
     nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 

@@ -1,4 +1,4 @@
-"""What torch_collectives and torch_ddp share: ranks as processes of their own, groups of several backends in each of them,
+"""Shared by torch_collectives and torch_ddp: ranks as separate processes, groups of several backends in each of them,
 samples taken in turn, medians of the slowest rank.
 
 A rank is the same program, started again with TUTTI_BENCH_RANK. All backends have a group in the same processes, and
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-WORLD = "gloo"  # carries what the ranks say to each other between samples
+WORLD = "gloo"  # the backend for the ranks' own messages between samples
 
 
 def add_options(parser):
@@ -22,7 +22,7 @@ def add_options(parser):
     add("--backends", default="tutti,gloo,fake", help="%(default)s; ratios are to the first one")
     add("--ranks", default="2,4", help="numbers of ranks (%(default)s)")
     add("--python", default=sys.executable, help="interpreter with PyTorch and torch_tutti (this one)")
-    add("--csv", metavar="FILE", help="write all samples there")
+    add("--csv", metavar="FILE", help="write all samples to FILE")
     add("--timeout", type=int, default=1800, help="seconds for one number of ranks (%(default)s)")
 
 
@@ -69,7 +69,7 @@ def geometric_mean(numbers):
 
 
 def write_csv(path, names, tables):
-    """tables: number of ranks -> rows of launch()."""
+    """Writes a CSV file. tables: number of ranks -> rows of launch()."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(",".join(["ranks"] + names + ["backend", "microseconds", "samples"]) + "\n")
         for size, rows in tables.items():
@@ -83,7 +83,7 @@ class Options:
 
 
 class Rank:
-    """This process as a rank: groups by backend, and time."""
+    """This process as a rank: its groups by backend, and its timing."""
 
     def __init__(self):
         import torch
@@ -99,20 +99,20 @@ class Rank:
         self.groups = {}
         for backend in self.options.backends.split(","):
             if backend == "fake":
-                import torch.testing._internal.distributed.fake_pg  # noqa: F401, registers it
+                import torch.testing._internal.distributed.fake_pg  # noqa: F401, registers the backend
             self.groups[backend] = dist.new_group(backend=backend)
         self.rows = {}
         gc.collect()
         gc.disable()
 
     def agree(self, number):
-        """What rank 0 says."""
+        """Returns rank 0's value on all ranks."""
         things = [number]
         self.dist.broadcast_object_list(things, 0)
         return things[0]
 
     def sample(self, call, times):
-        """Seconds per call."""
+        """Returns the seconds per call."""
         self.dist.barrier()
         began = time.perf_counter()
         for _ in range(times):
@@ -120,7 +120,7 @@ class Rank:
         return (time.perf_counter() - began) / times
 
     def in_turn(self, key, calls, rounds, seconds):
-        """Samples of all calls (by backend) in turn; each sample takes about `seconds`."""
+        """Takes samples of all calls (by backend) in turn; each sample takes about `seconds`."""
         times = {}
         for backend, call in calls.items():
             call()

@@ -1,7 +1,7 @@
 /*
  * Traffic between ranks, from NCCL_TESTS_ALLTOALLV_* variables. See traffic.h.
  *
- * The file holds a square of numbers, a line per sending rank; one with more lines than there are ranks serves too.
+ * The file holds a square of numbers, a line per sending rank; it may have more lines than there are ranks.
  */
 #include "bench/traffic.h"
 
@@ -53,7 +53,7 @@ static tutti_status read_cells(const char *path, const char *line, double scale,
     return TUTTI_OK;
 }
 
-/* The first row tells how many there are. */
+/* The length of the first row is the size of the square. */
 static tutti_status read_row(const char *path, const char *line, int row, bench_traffic *traffic) {
     int columns = count_words(line);
     if (row == 0) {
@@ -116,7 +116,7 @@ size_t bench_traffic_bytes(const bench_traffic *traffic, int from, int to, int n
     if (traffic->matrix != NULL) return traffic->matrix[(size_t)from * (size_t)traffic->dimension + (size_t)to];
     if (nranks == 1) return total & ~(size_t)15;
     double distance = (to - from + nranks) % nranks;
-    double distances = (double)nranks * (nranks - 1) / 2; /* to all others */
+    double distances = (double)nranks * (nranks - 1) / 2; /* sum of the distances to all other ranks */
     double uniform = (double)total / nranks;
     double distant = distance * (double)total / distances;
     return round_down((1 - traffic->spread) * uniform + traffic->spread * distant);

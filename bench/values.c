@@ -1,8 +1,8 @@
 /*
  * Values that are exact in their type, and their check. See values.h.
  *
- * A tile is one period of the data. Sending repeats it; checking compares the result with it, bit by bit, and
- * counts elements only where the compare fails.
+ * A tile is one period of the data. Sending repeats it; checking compares the result with it bit by bit, and counts
+ * wrong elements only if the compare fails.
  */
 #include "bench/values.h"
 
@@ -11,7 +11,7 @@
 
 #include <tutti/device.h>
 
-/* Prime: no chunk, slice or page is a multiple of it, so data that lands in the wrong place is seen. */
+/* Prime: no chunk, slice or page is a multiple of it, so data in the wrong place is detected. */
 #define PERIOD 65521
 
 /* clang-format off */
@@ -60,7 +60,7 @@ double bench_values_factor(int rank) {
     return 1 + rank % 2;
 }
 
-/* Is this rank one of the `room` ranks whose turn it is at this element? */
+/* Is this rank one of the `room` ranks that contribute to this element? */
 static bool takes_part(const bench_pattern *pattern, int rank, size_t index, int room) {
     return ((uint64_t)rank + mix(index + pattern->round)) % (uint64_t)pattern->nranks < (uint64_t)room;
 }
@@ -71,21 +71,21 @@ static int64_t number_up_to(const bench_type *type, int64_t most, uint64_t bits)
     return (int64_t)(bits % (uint64_t)(2 * most + 1)) - most;
 }
 
-/* Each rank gets an equal share of what is exact; where that is less than 1, as many ranks as fit give 1. */
+/* Each rank gets an equal share of the exact range; if that is less than 1, as many ranks as fit contribute 1. */
 static int64_t summand(const bench_pattern *pattern, int rank, size_t index, int64_t exact) {
     int64_t share = exact / pattern->nranks;
     if (share == 0) share = takes_part(pattern, rank, index, (int)exact) ? 1 : 0;
     return number_up_to(pattern->type, share, random_bits(pattern, rank, index));
 }
 
-/* 1 or 2, for at most six ranks 2 (64 fits int8 and is exact in each float), with a sign where there is one. */
+/* 1 or 2, for at most six ranks 2 (64 fits int8 and is exact in each float), with a sign for signed types. */
 static int64_t multiplicand(const bench_pattern *pattern, int rank, size_t index) {
     uint64_t bits = random_bits(pattern, rank, index);
     int64_t value = (bits & 1) != 0 && takes_part(pattern, rank, index, 6) ? 2 : 1;
     return pattern->type->is_signed && (bits & 2) != 0 ? -value : value;
 }
 
-/* What `rank` puts into the reduction. */
+/* The value that `rank` contributes to the reduction. */
 static int64_t input(const bench_pattern *pattern, int rank, size_t index) {
     switch (pattern->reduction) {
     case TUTTI_PROD: return multiplicand(pattern, rank, index);
@@ -96,7 +96,7 @@ static int64_t input(const bench_pattern *pattern, int rank, size_t index) {
     }
 }
 
-/* What the reduction gives, before avg divides. */
+/* The result of the reduction, before avg divides. */
 static int64_t output(const bench_pattern *pattern, size_t index) {
     int64_t acc = 0;
     for (int rank = 0; rank < pattern->nranks; rank++) {
@@ -175,7 +175,7 @@ static void make_sent_tile(const bench_pattern *pattern, int rank, size_t first,
     }
 }
 
-/* One period: of what is sent, or of what must have come. Each rank that is a thread has its own. */
+/* One period of the data to send, or of the expected data. Each rank that is a thread has its own. */
 static _Thread_local char tile[PERIOD * sizeof(uint64_t)];
 
 static tutti_status put(const bench_pattern *pattern, void *dst, const void *src, size_t bytes) {
@@ -192,7 +192,7 @@ tutti_status bench_values_fill(const bench_pattern *pattern, int rank, size_t fi
     return TUTTI_OK;
 }
 
-/* At most a period of a buffer, to be looked at: where it is, or a copy of what is on the GPU; NULL: there was none to be had. */
+/* At most one period of a buffer for checking: in place, or a copy of data on the GPU; NULL: the copy failed. */
 static const char *view(const bench_pattern *pattern, const void *got, size_t first, size_t count) {
     static _Thread_local char piece[PERIOD * sizeof(uint64_t)];
     const char *at = (const char *)got + first * pattern->type->bytes;
@@ -225,7 +225,7 @@ int64_t bench_values_check_moved(const bench_pattern *pattern, int source, size_
     return differences_from_tile(pattern, got, count);
 }
 
-/* avg on floats: one unit in the last place may differ, since dividing by n and multiplying by 1/n both are right. */
+/* avg on floats: one unit in the last place may differ, since dividing by n and multiplying by 1/n are both right. */
 static bool near_average(const bench_pattern *pattern, int64_t sum, uint64_t bits) {
     const bench_type *type = pattern->type;
     double smallest = ldexp(1, 1 - type->bias - type->mantissa);

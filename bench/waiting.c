@@ -1,11 +1,11 @@
 /*
- * waiting_perf: what ranks burn while they wait for one that computes.
+ * waiting_perf: the processor time that ranks spend while they wait for a rank that computes.
  *
  *   tuttirun --nproc_per_node N waiting_perf [SECONDS]
  *
- * The last rank computes for SECONDS (by default 1); all others are in a call that needs it. The program counts the time that each
- * waiting process spends on cores, from 10 ms after the call began until it returns, and prints it in per cent of one core: the mean
- * and the most over ranks.
+ * The last rank computes for SECONDS (by default 1); all others are in a call that needs it. The program measures the
+ * time that each waiting process spends on cores, from 10 ms after the call began until it returns, and prints it in
+ * per cent of one core: the mean and the maximum over ranks.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -57,12 +57,9 @@ static tutti_status wait_asynchronously(tutti_comm *comm) {
 static const struct {
     const char *name;
     tutti_status (*call)(tutti_comm *comm);
-} rows[] = {{"barrier", meet},
-            {"all_reduce, 8 B", sum_few},
-            {"all_reduce, 1 MiB", sum_many},
-            {"broadcast, 8 B", spread},
-            {"recv, 8 B", receive},
-            {"all_reduce, 8 B, and wait", wait_asynchronously}};
+} rows[] = {
+    {"barrier", meet},          {"all_reduce, 8 B", sum_few}, {"all_reduce, 1 MiB", sum_many},
+    {"broadcast, 8 B", spread}, {"recv, 8 B", receive},       {"all_reduce, 8 B, and wait", wait_asynchronously}};
 
 static double seconds_of(clockid_t clock) {
     struct timespec time;
@@ -78,7 +75,7 @@ static sample take_sample(void) {
     return (sample){.wall = seconds_of(CLOCK_MONOTONIC), .cores = seconds_of(CLOCK_PROCESS_CPUTIME_ID)};
 }
 
-/* On a thread of its own: when the wait has settled. */
+/* Runs on a thread of its own: takes the first sample when the wait has settled. */
 static void *settle(void *first_out) {
     nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
     *(sample *)first_out = take_sample();
@@ -90,8 +87,9 @@ static void compute(double seconds) {
     while (seconds_of(CLOCK_MONOTONIC) < end) continue;
 }
 
-/* Gives the per cent of a core, at the waiters. */
-static tutti_status measure(tutti_comm *comm, tutti_status (*call)(tutti_comm *comm), double seconds, double *burnt_out) {
+/* Returns the per cent of a core that a waiting rank uses. */
+static tutti_status measure(tutti_comm *comm, tutti_status (*call)(tutti_comm *comm), double seconds,
+                            double *burnt_out) {
     sample first;
     pthread_t thread;
     bool waits = tutti_comm_rank(comm) != last_of(comm);
@@ -110,14 +108,16 @@ static tutti_status run(double seconds) {
     TUTTI_TRY(tutti_comm_create_world(&comm));
     if (last_of(comm) == 0) {
         tutti_comm_destroy(comm);
-        fprintf(stderr, "waiting_perf: 1 rank has nothing to wait for; start at least 2: tuttirun --nproc_per_node 2 waiting_perf\n");
+        fprintf(stderr, "waiting_perf: 1 rank has nothing to wait for; start at least 2: tuttirun --nproc_per_node 2 "
+                        "waiting_perf\n");
         exit(2);
     }
     bool shows = tutti_comm_rank(comm) == 0;
     int waiters = last_of(comm);
     tutti_status status = TUTTI_OK;
     if (shows)
-        printf("# %d ranks wait for one; per cent of a core, from 10 ms on\n# %-28s %8s %8s\n", waiters, "in", "mean", "most");
+        printf("# %d ranks wait for one; per cent of a core, from 10 ms on\n# %-28s %8s %8s\n", waiters, "in", "mean",
+               "most");
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == TUTTI_OK; i++) {
         double burnt, sum, most;
         status = measure(comm, rows[i].call, seconds, &burnt);
@@ -133,7 +133,8 @@ int main(int argc, char **argv) {
     char *end = "";
     double seconds = argc > 1 ? strtod(argv[1], &end) : 1;
     if (argc > 2 || *end != '\0' || !(seconds >= 0.1 && seconds <= 60)) {
-        fprintf(stderr, "usage: tuttirun --nproc_per_node N waiting_perf [SECONDS], N at least 2, SECONDS from 0.1 to 60\n");
+        fprintf(stderr,
+                "usage: tuttirun --nproc_per_node N waiting_perf [SECONDS], N at least 2, SECONDS from 0.1 to 60\n");
         return 2;
     }
     data = calloc(LARGE_COUNT, sizeof *data);

@@ -1,23 +1,23 @@
-# CUDA: nvcc, its static runtime, the headers of NCCL and cuBLAS, and how kernels are compiled. nvcc is run by custom
-# commands: all that is asked of it is that it is there, wherever its runtime lies, and no GPU or driver is needed to build.
+# CUDA: nvcc, its static runtime, the headers of NCCL and cuBLAS, and how kernels are compiled. Custom commands run
+# nvcc: it only has to exist, wherever its runtime lies, and the build needs no GPU or driver.
 #
-# tutti_find_cuda()            sets TUTTI_CUDA_LEFT_OUT ("" where the module is built), _INCLUDE, _LIBRARY
+# tutti_find_cuda()            sets TUTTI_CUDA_LEFT_OUT ("" if the module is built), _INCLUDE, _LIBRARY
 # tutti_find_cuda_package(name header how)  the same for headers: TUTTI_NCCL_LEFT_OUT, _INCLUDE, TUTTI_CUBLAS_...
 # tutti_cuda_object(variable file.cu [FLAGS flags...])   adds the compiled file to the list `variable`
-set(TUTTI_CUDA AUTO CACHE STRING "The module for GPUs of NVIDIA's: AUTO, ON or OFF")
+set(TUTTI_CUDA AUTO CACHE STRING "The module for NVIDIA GPUs: AUTO, ON or OFF")
 set(TUTTI_CUDA_ARCHITECTURES auto CACHE STRING
-    "Numbers such as 80;90, or auto: those of this machine's GPUs, else 75;80;90;100;120 as nvcc allows; all-major; all")
+    "Numbers such as 80;90, or auto: this machine's GPUs, else 75;80;90;100;120 as nvcc permits; all-major; all")
 set(TUTTI_CUDA_PACKAGES ${PROJECT_SOURCE_DIR}/.cuda CACHE PATH
-    "Where packages of PyPI's with NCCL and cuBLAS are unpacked (their folder nvidia; scripts/test fetches them)")
+    "Folder with PyPI's unpacked packages of NCCL and cuBLAS (their folder nvidia; scripts/test fetches them)")
 
-# A folder of the toolkit, from what nvcc says that it would do: links and wrappers do not mislead it.
+# The toolkit's folder, from nvcc's dry run, which links and wrappers do not mislead.
 function(tutti_cuda_toolkit top_out)
   execute_process(COMMAND ${TUTTI_NVCC} -dryrun -x cu /dev/null OUTPUT_VARIABLE said ERROR_VARIABLE said)
   string(REGEX MATCH "TOP=([^\n]+)" line "${said}")
   set(${top_out} "${CMAKE_MATCH_1}" PARENT_SCOPE)
 endfunction()
 
-# nvcc needs a C++ compiler that it accepts; asked once.
+# nvcc needs a C++ compiler that it accepts; tested once.
 function(tutti_cuda_try_nvcc)
   if(NOT DEFINED TUTTI_NVCC_WORKS)
     execute_process(COMMAND ${TUTTI_NVCC} -x cu -c /dev/null -o ${CMAKE_CURRENT_BINARY_DIR}/nvcc_works.o
@@ -37,7 +37,7 @@ function(tutti_find_cuda)
   if(TUTTI_CUDA STREQUAL "OFF")
     set(lacks "TUTTI_CUDA=OFF")
   elseif(TUTTI_SANITIZE)
-    set(lacks "CUDA and the sanitizers do not go together (TUTTI_SANITIZE)")
+    set(lacks "CUDA cannot be combined with the sanitizers (TUTTI_SANITIZE)")
   else()
     find_program(TUTTI_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin PATHS /usr/local/cuda/bin)
     set(version 0)
@@ -53,7 +53,7 @@ function(tutti_find_cuda)
     if(NOT TUTTI_NVCC)
       set(lacks "nvcc was not found (on PATH, in CUDA_HOME or /usr/local/cuda/bin)")
     elseif(version VERSION_LESS 12.0)
-      set(lacks "${TUTTI_NVCC} is of CUDA ${version}, older than 12.0")
+      set(lacks "${TUTTI_NVCC} is from CUDA ${version}, older than 12.0")
     elseif(NOT TUTTI_CUDA_INCLUDE OR NOT TUTTI_CUDA_LIBRARY)
       set(lacks "cuda_runtime_api.h or libcudart_static.a was not found beside ${TUTTI_NVCC} (in ${top})")
     else()
@@ -84,7 +84,7 @@ function(tutti_cuda_own_architectures list_out)
   set(${list_out} ${own} PARENT_SCOPE)
 endfunction()
 
-# Machine code for each, and for later GPUs what their driver compiles: TUTTI_CUDA_CODE, flags of nvcc.
+# Machine code for each architecture, and PTX that the drivers of later GPUs compile: TUTTI_CUDA_CODE, flags of nvcc.
 function(tutti_cuda_choose_architectures)
   execute_process(COMMAND ${TUTTI_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
   string(REGEX MATCHALL "[0-9]+" known "${known}")
@@ -105,11 +105,11 @@ function(tutti_cuda_choose_architectures)
       if(number IN_LIST known)
         list(APPEND chosen ${number})
       elseif(NOT TUTTI_CUDA_ARCHITECTURES STREQUAL "auto")
-        message(FATAL_ERROR "TUTTI_CUDA_ARCHITECTURES: ${TUTTI_NVCC} does not know ${number}, but ${known}")
+        message(FATAL_ERROR "TUTTI_CUDA_ARCHITECTURES: ${TUTTI_NVCC} does not support ${number}; it supports ${known}")
       endif()
     endforeach()
     if(NOT chosen)
-      list(GET known -1 chosen) # a GPU newer than nvcc
+      list(GET known -1 chosen) # the GPU is newer than nvcc
     endif()
     list(SORT chosen COMPARE NATURAL)
     list(GET chosen -1 last)
@@ -125,7 +125,7 @@ endfunction()
 
 # ------------------------------------------------------------------------------------------ NCCL and cuBLAS
 
-# Headers only: the libraries are opened when a GPU is there.
+# Headers only: the libraries are opened at run time if there is a GPU.
 function(tutti_find_cuda_package name header reason)
   string(TOUPPER ${name} upper)
   set(lacks "${TUTTI_CUDA_LEFT_OUT}")

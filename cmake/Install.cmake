@@ -1,4 +1,4 @@
-# What `cmake --install` puts where: headers, libraries, programs, the pkg-config file and the CMake package.
+# The files that `cmake --install` installs: headers, libraries, programs, the pkg-config file and the CMake package.
 set(TUTTI_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -19,8 +19,8 @@ foreach(folder tools ddp/trainer data bench)
   endforeach()
 endforeach()
 
-# CMake package: find_package(tutti), targets tutti::tutti, tutti::tutti_static and, with a CBLAS and zlib, tutti::tutti_ops,
-# tutti::tutti_data and tutti::tutti_trainer.
+# CMake package: find_package(tutti), targets tutti::tutti, tutti::tutti_static and, with a CBLAS and zlib,
+# tutti::tutti_ops, tutti::tutti_data and tutti::tutti_trainer.
 install(EXPORT tutti FILE tuttiTargets.cmake NAMESPACE tutti:: DESTINATION ${TUTTI_CMAKE_DIR})
 configure_package_config_file(cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
                               INSTALL_DESTINATION ${TUTTI_CMAKE_DIR})
@@ -40,8 +40,8 @@ set(TUTTI_PC_NAMES tutti)
 if(TUTTI_HAVE_TRAINER)
   list(APPEND TUTTI_PC_NAMES tutti_ops tutti_data tutti_trainer)
 endif()
-# Where the system's loader does not look of itself, programs note where the library is. It looks into /usr/local/lib only
-# after ldconfig.
+# Where the system's loader does not search by default, programs record the library's folder. The loader searches
+# /usr/local/lib only after ldconfig.
 install(CODE "
   set(PROJECT_DESCRIPTION \"${PROJECT_DESCRIPTION}\")
   set(PROJECT_VERSION \"${PROJECT_VERSION}\")

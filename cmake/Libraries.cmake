@@ -16,8 +16,8 @@ foreach(objects tutti_objects tutti_ops_objects tutti_data_objects tutti_trainer
 endforeach()
 
 tutti_library(tutti tutti_objects tutti)
-# A call passes through many small functions of several files: inlined, a barrier takes 30 % less. The objects contain both forms,
-# and the static library keeps the ordinary one only, which any compiler can link.
+# A call passes through many small functions of several files: inlined, a barrier takes 30 % less. The objects contain
+# both forms, and the static library keeps only the ordinary one, which any compiler can link.
 if(TUTTI_LTO STREQUAL "AUTO")
   set(TUTTI_LTO OFF)
   if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_OBJCOPY AND NOT TUTTI_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
@@ -37,7 +37,7 @@ if(TUTTI_LTO)
                      COMMAND ${CMAKE_OBJCOPY} --remove-section=.gnu.lto_* --remove-section=.gnu.debuglto_* $<TARGET_FILE:tutti_static>
                      COMMAND ${CMAKE_RANLIB} $<TARGET_FILE:tutti_static>)
 endif()
-# What the library calls of its own public functions need not be replaceable from outside: such calls are direct, or inlined.
+# The library's calls of its own public functions need not be replaceable from outside: they are direct, or inlined.
 include(CheckCCompilerFlag)
 check_c_compiler_flag(-fno-semantic-interposition TUTTI_CAN_BIND_OWN)
 if(TUTTI_CAN_BIND_OWN)
@@ -48,7 +48,8 @@ target_link_libraries(tutti PRIVATE Threads::Threads)
 target_link_options(tutti PRIVATE -Wl,--no-undefined)
 target_link_libraries(tutti_static PUBLIC Threads::Threads)
 
-# The libraries of operators, data and the trainer. Without their dependencies (cmake/Trainer.cmake) nothing of them is built.
+# The libraries of operators, data and the trainer. Without their dependencies (cmake/Trainer.cmake) none of them is
+# built.
 if(TUTTI_HAVE_TRAINER)
   target_link_libraries(tutti_ops_objects PRIVATE tutti_cblas)
   tutti_library(tutti_ops tutti_ops_objects tutti_ops)

@@ -1,16 +1,17 @@
-# Modules: libtutti_<name>.so, beside libtutti and opened by it when first needed (bootstrap/machine/module.h). They hold what
-# needs a library that libtutti must load without. Each has an option AUTO (built if its library is found), ON or OFF.
+# Modules: libtutti_<name>.so, beside libtutti and opened by it when first needed (bootstrap/machine/module.h). They
+# contain the code for libraries without which libtutti must still load. Each has an option AUTO (built if its library
+# is found), ON or OFF.
 #
 # tutti_module(name LIBRARY file INCLUDE folder SOURCES sources...)
-# tutti_find_<name>()  sets TUTTI_<NAME>_LEFT_OUT: why there is no such module, "" where there is one
+# tutti_find_<name>()  sets TUTTI_<NAME>_LEFT_OUT: the reason why the module is not built, "" if it is
 set(TUTTI_HWLOC AUTO CACHE STRING "The module that reads the topology with hwloc: AUTO, ON or OFF")
 set(TUTTI_JSON AUTO CACHE STRING "The module that reads rank tables with cJSON: AUTO, ON or OFF")
 set(TUTTI_VERBS AUTO CACHE STRING "The module for RDMA over libibverbs: AUTO, ON or OFF")
-set(TUTTI_PMIX AUTO CACHE STRING "The module that asks MPI's and Slurm's launchers by PMIx: AUTO, ON or OFF")
+set(TUTTI_PMIX AUTO CACHE STRING "The module that queries MPI's and Slurm's launchers through PMIx: AUTO, ON or OFF")
 set(TUTTI_UCX AUTO CACHE STRING "The module that sends over UCX: AUTO, ON or OFF")
 set(TUTTI_TLS AUTO CACHE STRING "The module that encrypts with OpenSSL: AUTO, ON or OFF")
 
-# The way from the programs' folder to the libraries'.
+# The relative path from the programs' folder to the libraries'.
 file(RELATIVE_PATH TUTTI_LIBRARIES_FROM_PROGRAMS "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
 
 function(tutti_module name)
@@ -24,7 +25,7 @@ function(tutti_module name)
   install(TARGETS tutti_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# Says whether the module is built, and sets TUTTI_<NAME>_LEFT_OUT for the caller's caller.
+# Reports whether the module is built, and sets TUTTI_<NAME>_LEFT_OUT for the caller's caller.
 macro(tutti_judge_module name lacks)
   string(TOUPPER ${name} upper)
   if(TUTTI_${upper} STREQUAL "ON" AND NOT "${lacks}" STREQUAL "")
@@ -37,7 +38,7 @@ macro(tutti_judge_module name lacks)
   set(TUTTI_${upper}_LEFT_OUT "${lacks}" PARENT_SCOPE)
 endmacro()
 
-# hwloc 2 or later: before, NUMA nodes stood elsewhere.
+# hwloc 2 or later: earlier versions have NUMA nodes at another place of the topology.
 function(tutti_find_hwloc)
   set(lacks "")
   if(TUTTI_HWLOC STREQUAL "OFF")
@@ -73,7 +74,7 @@ function(tutti_find_json)
   tutti_judge_module(json "${lacks}")
 endfunction()
 
-# Distributions put it in a folder of its own, which pkg-config knows.
+# Distributions install it in its own folder, which pkg-config knows.
 function(tutti_find_pmix)
   set(lacks "")
   if(TUTTI_PMIX STREQUAL "OFF")
@@ -92,7 +93,7 @@ function(tutti_find_pmix)
   tutti_judge_module(pmix "${lacks}")
 endfunction()
 
-# libibverbs of rdma-core 34 or later: ibv_reg_dmabuf_mr.
+# libibverbs of rdma-core 34 or later, for ibv_reg_dmabuf_mr.
 function(tutti_find_verbs)
   set(lacks "")
   if(TUTTI_VERBS STREQUAL "OFF")
@@ -113,7 +114,7 @@ function(tutti_find_verbs)
   tutti_judge_module(verbs "${lacks}")
 endfunction()
 
-# UCX 1.13 or later: before, not all of its transports tell that a peer has ended.
+# UCX 1.13 or later: in earlier versions not all transports report that a peer has ended.
 function(tutti_find_ucx)
   set(lacks "")
   if(TUTTI_UCX STREQUAL "OFF")
@@ -136,7 +137,7 @@ function(tutti_find_ucx)
   tutti_judge_module(ucx "${lacks}")
 endfunction()
 
-# OpenSSL 3 or later: what came before has no support any more.
+# OpenSSL 3 or later: earlier versions are no longer supported.
 function(tutti_find_tls)
   set(lacks "")
   if(TUTTI_TLS STREQUAL "OFF")

@@ -12,7 +12,7 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}") # installed programs find the library beside them
 
-option(TUTTI_TESTS "Build the tests (on Criterion, where it is there)" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_TESTS "Build the tests (on Criterion, if it is installed)" ${PROJECT_IS_TOP_LEVEL})
 set(TUTTI_TRAINER AUTO CACHE STRING "The bundled trainer (needs CBLAS and zlib): AUTO, ON or OFF")
 set(TUTTI_ONEDNN AUTO CACHE STRING "oneDNN for the trainer's convolutions: AUTO, ON or OFF")
 set(TUTTI_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined or thread")

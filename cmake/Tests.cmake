@@ -2,11 +2,11 @@
 #
 # tutti_test(name sources... [LIBRARIES targets...] [LABELS labels...] [TIMEOUT seconds] [JOBS n] [PROCESSES] [HOSTS])
 #   A Criterion program test_<name>, linked with tutti_static and tests/support, run in the build folder. PROCESSES:
-#   each test in it needs ranks as processes; the thread sanitizer cannot look into those, so there it is disabled.
-#   HOSTS: it makes network namespaces; where that is not permitted it is skipped. JOBS: so many of its tests run at a time,
-#   since they mostly wait.
+#   each test in it needs ranks as processes; the thread sanitizer cannot observe those, so it is disabled there.
+#   HOSTS: it makes network namespaces; where that is not permitted it is skipped. JOBS: this number of its tests run at
+#   a time, since they mostly wait.
 # tutti_script_test(name [LABELS labels...] [TIMEOUT seconds] COMMAND command...)
-#   A command that exits with 0, or with 77 for a skip (its last line says why).
+#   A command that exits with 0, or with 77 for a skip (its last line is the reason).
 #
 # Without Criterion, or with TUTTI_TESTS_SHIM=ON, they run on the small part of it in tests/support/criterion_shim.
 option(TUTTI_TESTS_SHIM "Run the tests without Criterion" OFF)
@@ -28,8 +28,8 @@ if(TUTTI_SANITIZE)
   set(TUTTI_TEST_TIMEOUT 300)
 endif()
 
-# A finding ends the process that has it. Criterion does not look at how a test's process ends after the test has
-# passed, so the words of a report fail the test as well.
+# A finding ends the process that has it. Criterion does not check how a test's process ends after the test has passed,
+# so the text of a report also fails the test.
 set(TUTTI_TEST_FINDINGS "ERROR: (Address|Leak)Sanitizer" "runtime error: " "WARNING: ThreadSanitizer")
 set(TUTTI_TEST_ENVIRONMENT
     "UBSAN_OPTIONS=print_stacktrace=1"

@@ -1,5 +1,5 @@
-# What the trainer needs: a CBLAS (OpenBLAS and the like) and zlib. Sets TUTTI_HAVE_TRAINER, and the imported target
-# tutti_cblas. TUTTI_TRAINER=ON fails without them, AUTO says what is missing and leaves the trainer out.
+# The trainer's dependencies: a CBLAS (OpenBLAS and the like) and zlib. Sets TUTTI_HAVE_TRAINER, and the imported
+# target tutti_cblas. TUTTI_TRAINER=ON fails without them; AUTO reports what is missing and leaves the trainer out.
 set(TUTTI_HAVE_TRAINER OFF)
 if(NOT TUTTI_TRAINER STREQUAL "OFF")
   find_path(TUTTI_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas)
@@ -26,7 +26,7 @@ if(NOT TUTTI_TRAINER STREQUAL "OFF")
   endif()
 endif()
 
-# oneDNN (2.x), whose convolutions are several times as quick: optional.
+# oneDNN (2.x), whose convolutions are several times as fast: optional.
 set(TUTTI_HAVE_ONEDNN OFF)
 if(TUTTI_HAVE_TRAINER AND NOT TUTTI_ONEDNN STREQUAL "OFF")
   find_path(TUTTI_ONEDNN_INCLUDE oneapi/dnnl/dnnl_version.h)
@@ -39,7 +39,7 @@ if(TUTTI_HAVE_TRAINER AND NOT TUTTI_ONEDNN STREQUAL "OFF")
     string(REGEX MATCHALL "[0-9]+" onednn_version "${onednn_version}")
     list(JOIN onednn_version "." onednn_version)
     if(NOT onednn_version MATCHES "^2[.]")
-      set(onednn_lacks "${TUTTI_ONEDNN_LIBRARY} is of version ${onednn_version}, and 2.x is needed")
+      set(onednn_lacks "${TUTTI_ONEDNN_LIBRARY} is version ${onednn_version}, but 2.x is needed")
     endif()
   endif()
   if(NOT onednn_lacks)

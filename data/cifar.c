@@ -1,6 +1,7 @@
 /*
- * CIFAR-10 and CIFAR-100, binary version: records of one label (CIFAR-100: coarse, then fine) and 1024 bytes each of R, G
- * and B. Files stay open; a sample is read when it is needed, from the page cache that all ranks of a host share.
+ * CIFAR-10 and CIFAR-100, binary version: records of a label (CIFAR-100: coarse, then fine) and 1024 bytes each of
+ * R, G and B. Files stay open; a sample is read when it is needed, from the page cache, which all ranks of a host
+ * share.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@ typedef struct cifar_file {
 
 typedef struct cifar_source {
     tutti_data_source base;
-    int nlabels, label; /* bytes before the pixels, and which of them counts */
+    int nlabels, label; /* bytes before the pixels, and the index of the label among them */
     cifar_file files[MOST_FILES];
     int nfiles;
 } cifar_source;
@@ -45,7 +46,7 @@ static void close_cifar(tutti_data_source *base) {
     free(source);
 }
 
-/* `bytes` bytes at `offset`, which the file had when it was opened. */
+/* Reads `bytes` bytes at `offset`, which existed when the file was opened. */
 static tutti_status read_at(const cifar_file *file, int64_t offset, void *dst, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         ssize_t got = pread(file->fd, (char *)dst + done, bytes - done, offset + (int64_t)done);
@@ -88,7 +89,7 @@ static tutti_status read_cifar(tutti_data_source *base, int64_t index, void *ima
 
 static const tutti_data_source_row cifar_row = {.read = read_cifar, .close = close_cifar};
 
-/* Foreign files are found here, not in the middle of an epoch. */
+/* Detects files of another format at the beginning, not in the middle of an epoch. */
 static tutti_status check_labels(const cifar_source *source, const cifar_file *file) {
     for (int64_t r = 0; r < file->records; r++) {
         uint8_t label;
@@ -102,7 +103,7 @@ static tutti_status check_file(const cifar_source *source, cifar_file *file) {
     struct stat about;
     const int64_t one = record_bytes(source);
     if (fstat(file->fd, &about) != 0) return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", file->path, strerror(errno));
-    if (!S_ISREG(about.st_mode)) return tutti_fail(TUTTI_ERR_DATA, "%s: no regular file", file->path);
+    if (!S_ISREG(about.st_mode)) return tutti_fail(TUTTI_ERR_DATA, "%s: not a regular file", file->path);
     file->records = about.st_size / one;
     if (about.st_size == 0 || about.st_size % one != 0)
         return tutti_fail(
@@ -131,7 +132,7 @@ static tutti_status add_file(cifar_source *source, const char *folder, const cha
     return TUTTI_OK;
 }
 
-/* Batches 1 to n; a gap means that one was not copied. */
+/* Adds batches 1 to n; a gap means that a file was not copied. */
 static tutti_status add_batches(cifar_source *source, const char *folder) {
     bool found, ended = false;
     for (int i = 1; i <= MOST_FILES; i++) {

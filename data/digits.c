@@ -1,8 +1,8 @@
 /*
- * Digits drawn by ourselves, for machines without data: each digit is a few strokes, turned, sheared, scaled, moved
- * and wobbled at random, drawn with a pen of random width, with a little noise on top.
+ * Synthetic digits, for machines without data: each digit is a few strokes, turned, sheared, scaled, moved and
+ * wobbled at random, drawn with a pen of random width, with a little noise added.
  *
- * Random numbers come by counter, one stream per image, so image i is the same on every rank.
+ * Random numbers are counter-based, with one stream per image, so image i is the same on every rank.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct point {
     float x, y;
 } point;
 
-/* In a box of 1 by 1, y downwards. */
+/* Strokes of a digit in a box of 1 by 1, y downwards. */
 typedef struct glyph {
     int npoints;
     point points[POINTS];
@@ -58,7 +58,7 @@ static float between(dice *die, float least, float most) {
     return least + (most - least) * (float)tutti_random_uniform(die->seed, die->stream, die->next++);
 }
 
-/* The glyph's points in pixels. */
+/* Computes the glyph's points in pixels. */
 static void place_points(const glyph *shape, dice *die, point *points) {
     float angle = between(die, -0.25f, 0.25f), shear = between(die, -0.25f, 0.25f);
     float width = between(die, 9, 14), height = between(die, 16, 21);
@@ -104,7 +104,7 @@ static void draw_digit(int digit, dice *die, uint8_t *image) {
     float radius = between(die, 0.6f, 1.5f), strength = between(die, 190, 255);
     for (int i = 1; i < glyphs[digit].npoints; i++)
         if (points[i - 1].x != PEN_UP && points[i].x != PEN_UP) draw_line(points[i - 1], points[i], radius, ink);
-    for (size_t p = 0; p < IMAGE_BYTES; p += 4) { /* one block of random bits is the noise of four pixels */
+    for (size_t p = 0; p < IMAGE_BYTES; p += 4) { /* one block of random bits gives the noise of four pixels */
         uint32_t words[4];
         tutti_random_block(die->seed, die->stream, die->next++, words);
         for (size_t lane = 0; lane < 4; lane++) {

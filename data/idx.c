@@ -15,7 +15,7 @@
 #define READ_BYTES         (1 << 20)
 #define GZIP_TRAILER_BYTES 8 /* checksum and length */
 
-/* A byte of a gzipped file unpacks to at most 1032: what a header may claim is bounded by the file's size. */
+/* A byte of a gzipped file unpacks to at most 1032 bytes: so the file's size limits the sizes in its header. */
 #define MOST_PER_BYTE INT64_C(1032)
 #define MOST_EXTENT   INT64_C(0x7fffffff)
 #define MOST_BYTES    (INT64_MAX / 2)
@@ -26,7 +26,7 @@ typedef struct reader {
     int64_t offset;
 } reader;
 
-/* The file ends at offset `at`. */
+/* Reports that the file ends at offset `at`. */
 static tutti_status fail_truncated(const reader *from, int64_t at, int64_t expected) {
     return tutti_fail(TUTTI_ERR_DATA,
                       "%s: truncated at offset %lld%s, expected %lld bytes in all; fetch the file again", from->path,
@@ -56,7 +56,7 @@ static tutti_status read_all(reader *from, uint8_t *dst, int64_t bytes) {
     return TUTTI_OK;
 }
 
-/* Before memory is taken for it: can so much be in the file? */
+/* Checks, before memory is allocated, that the file can have so much data. */
 static tutti_status check_claim(const reader *from, int64_t bytes, int64_t file_bytes) {
     if (gzdirect(from->file)) {
         if (file_bytes - from->offset < bytes) return fail_truncated(from, file_bytes, from->offset + bytes);
@@ -74,7 +74,7 @@ static tutti_status read_header(reader *from, int ndims, int64_t file_bytes, tut
     TUTTI_TRY(read_all(from, magic, sizeof magic));
     if (magic[0] != 0 || magic[1] != 0 || magic[2] != TYPE_UNSIGNED_BYTE || magic[3] != ndims)
         return tutti_fail(TUTTI_ERR_DATA,
-                          "%s: not the IDX file looked for: at offset 0 expected 00 00 %02x %02x (unsigned bytes, %d "
+                          "%s: not the expected IDX file: at offset 0 expected 00 00 %02x %02x (unsigned bytes, %d "
                           "dimensions), found %02x %02x %02x %02x",
                           from->path, TYPE_UNSIGNED_BYTE, ndims, ndims, magic[0], magic[1], magic[2], magic[3]);
     int64_t bytes = 1;
@@ -86,7 +86,7 @@ static tutti_status read_header(reader *from, int ndims, int64_t file_bytes, tut
             return tutti_fail(TUTTI_ERR_DATA, "%s: at offset %lld dimension %d is %lld, expected 1 to %lld", from->path,
                               (long long)offset, i, (long long)dim, (long long)MOST_EXTENT);
         idx->dims[i] = dim;
-        bytes = dim > MOST_BYTES / bytes ? MOST_BYTES : bytes * dim; /* check_claim refuses that */
+        bytes = dim > MOST_BYTES / bytes ? MOST_BYTES : bytes * dim; /* check_claim rejects that */
     }
     idx->ndims = ndims;
     *bytes_out = bytes;
@@ -101,7 +101,7 @@ static tutti_status read_file(reader *from, int ndims, int64_t file_bytes, tutti
         return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its %lld bytes", from->path, (long long)bytes);
     TUTTI_TRY(read_all(from, idx->data, bytes));
     uint8_t extra;
-    int error = Z_OK, got = gzread(from->file, &extra, 1); /* reads the gzip trailer too, and so checks its checksum */
+    int error = Z_OK, got = gzread(from->file, &extra, 1); /* also reads the gzip trailer and checks its checksum */
     gzerror(from->file, &error);
     if (got < 0 || (got == 0 && error != Z_OK && error != Z_STREAM_END)) return fail_read(from, GZIP_TRAILER_BYTES);
     if (got > 0)

@@ -17,9 +17,9 @@ typedef struct tutti_idx {
     uint8_t *data; /* owned; free with tutti_idx_close */
 } tutti_idx;
 
-/* Reads a file of unsigned bytes in `ndims` dimensions. Whether it is gzipped is seen from its first bytes, not from
- * its name. A foreign, truncated or too long file is TUTTI_ERR_DATA with name, offset and what was expected there;
- * offsets are those of the unpacked file. */
+/* Reads a file of unsigned bytes in `ndims` dimensions. Its first bytes, not its name, show whether it is gzipped.
+ * Fails with TUTTI_ERR_DATA for a file of another format, or one that is truncated or too long; the error names the
+ * file, the offset and what was expected there. Offsets are those of the unpacked file. */
 tutti_status tutti_idx_open(const char *path, int ndims, tutti_idx *idx_out);
 void tutti_idx_close(tutti_idx *idx);
 

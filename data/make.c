@@ -1,5 +1,5 @@
 /*
- * Making batches: which samples, read from the source, through the operations.
+ * Makes batches: selects samples, reads them from the source, and runs the operations.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ void tutti_data_make_stop(tutti_data_maker *maker) {
     maker->flow.ended = false;
 }
 
-/* The next sample of the shard in this pass; one that has fewer than it should begins anew. */
+/* Takes the next sample of the shard in this pass; a stream that has fewer samples than needed is opened again. */
 static tutti_status take(tutti_data_maker *maker, tutti_data_raw *raw) {
     tutti_data_flow *flow = &maker->flow;
     const tutti_data_source_row *row = maker->source->row;
@@ -52,13 +52,14 @@ static tutti_status take(tutti_data_maker *maker, tutti_data_raw *raw) {
             return TUTTI_OK;
         }
         close_stream(maker);
-        if (maker->samples < 0 || opened > 1) break; /* opened twice: it gives nothing */
+        if (maker->samples < 0 || opened > 1) break; /* opened twice: the stream is empty */
     }
     flow->ended = true;
     return TUTTI_OK;
 }
 
-/* Fills the buffer, and gives one of it: the last of the places, where it stays until the next call. *end_out: the pass ends. */
+/* Fills the buffer and takes one sample from it; the sample stays in the last place until the next call. *end_out:
+ * the pass has ended. */
 static tutti_status next_of_stream(tutti_data_maker *maker, tutti_data_raw *raw_out, bool *end_out) {
     tutti_data_flow *flow = &maker->flow;
     const int64_t places = maker->buffer > 0 ? maker->buffer : 1;
@@ -84,7 +85,7 @@ static tutti_status next_of_stream(tutti_data_maker *maker, tutti_data_raw *raw_
 
 /* ---------------------------------------------------------------------------------------------- samples */
 
-/* A sample that is not wanted is passed over: only its number is known. */
+/* A sample that is not wanted is skipped: only its number is set. */
 static tutti_status next_by_number(tutti_data_maker *maker, bool wanted, tutti_data_raw *raw_out, bool *end_out) {
     *end_out = maker->at == maker->samples;
     if (*end_out) return TUTTI_OK;
@@ -103,7 +104,7 @@ static tutti_status next_sample(tutti_data_maker *maker, bool wanted, tutti_data
     return TUTTI_OK;
 }
 
-/* Up to a batch of samples of this pass, of which those of the part are made. */
+/* Takes up to a batch of samples of this pass, and makes those of the part. */
 static tutti_status fill(tutti_data_maker *maker, tutti_data_slot *slot) {
     const size_t elements = tutti_data_image_bytes(&maker->steps.out) / tutti_type_bytes(maker->steps.out.type);
     slot->batch = (tutti_data_batch){.images = slot->images,
@@ -146,7 +147,7 @@ tutti_status tutti_data_make(tutti_data_maker *maker, tutti_data_slot *slot) {
             maker->number++;
             return TUTTI_OK;
         }
-        if (maker->number == 0) return TUTTI_OK; /* a pass without a batch: so would be the next one */
+        if (maker->number == 0) return TUTTI_OK; /* a pass without a batch: the next one would have none either */
         go_to_next_pass(maker);
     }
     return TUTTI_OK;

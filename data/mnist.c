@@ -1,5 +1,5 @@
 /*
- * MNIST: four IDX files in a folder, under any of the names that mirrors give them.
+ * MNIST: four IDX files in a folder, under any of the names that mirrors use.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #define MOST_SIDE  1024
 #define PATH_BYTES 4096
 
-/* "%s" is "train" or "t10k". */
+/* "%s" stands for "train" or "t10k". */
 static const char *const image_names[] = {"%s-images-idx3-ubyte.gz", "%s-images-idx3-ubyte", "%s-images.idx3-ubyte.gz",
                                           "%s-images.idx3-ubyte"};
 static const char *const label_names[] = {"%s-labels-idx1-ubyte.gz", "%s-labels-idx1-ubyte", "%s-labels.idx1-ubyte.gz",
@@ -42,7 +42,7 @@ static tutti_status check_labels(const char *path, const tutti_idx *labels) {
     return TUTTI_OK;
 }
 
-/* What was read belongs to the source, also after an error. */
+/* The source owns what was read, also after an error. */
 static tutti_status read_part(const char *folder, const char *part, tutti_data_memory *source) {
     char images_path[PATH_BYTES], labels_path[PATH_BYTES];
     tutti_data_source_details *about = &source->base.details;

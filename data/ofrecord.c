@@ -1,5 +1,5 @@
 /*
- * OFRecord files as a source: parts that are divided over shards, read one after the other.
+ * OFRecord files as a source: files (parts) that are divided over shards and read one after the other.
  */
 #include "data/ofrecord.h"
 
@@ -22,16 +22,16 @@ typedef struct ofrecord_source {
     int nparts, digits;
     bool truncate, reorders;
     tutti_ofrecord_blob image, label; /* their names are owned */
-    size_t elements;                  /* of an image */
+    size_t elements;                  /* elements of an image */
     bool planes;                      /* images are [channels, height, width] in the file */
-    int64_t *counts;                  /* records of each part */
+    int64_t *counts;                  /* number of records of each part */
 } ofrecord_source;
 
-/* The parts of a shard, in their order, and the file that is being read. */
+/* The parts of a shard, in reading order, and the open file. */
 typedef struct ofrecord_stream {
     ofrecord_source *source;
     int *parts, nparts, next;
-    int part; /* of the open file */
+    int part; /* part of the open file */
     tutti_ofrecord_file file;
     void *scratch, *decoded;
 } ofrecord_stream;
@@ -43,7 +43,7 @@ static int first_of(int nparts, int shard, int nshards) {
     return nparts / nshards * shard + (shard < more ? shard : more);
 }
 
-/* The order of all parts in a pass. */
+/* Lists all parts in the order of a pass. */
 static tutti_status order_parts(const ofrecord_source *source, const tutti_data_pass *pass, int **parts_out) {
     int *parts = malloc((size_t)source->nparts * sizeof *parts);
     if (parts == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the order of %d files", source->nparts);
@@ -167,7 +167,7 @@ static tutti_status next_record(void *context, void *image, int32_t *label, int6
         TUTTI_TRY(tutti_ofrecord_file_next(&stream->file, &record));
         if (record.data == NULL) tutti_ofrecord_file_close(&stream->file);
     }
-    stream->file.record--; /* for the text of a failure: the one that was read */
+    stream->file.record--; /* the failure's text names the record that was read */
     tutti_status status = decode(stream, record, image, label);
     if (status != TUTTI_OK) return tutti_ofrecord_file_blame(&stream->file, status, offset);
     *index_out = (int64_t)stream->part << PART_SHIFT | stream->file.record++;
@@ -220,7 +220,7 @@ static bool is_label(const tutti_ofrecord_blob *blob) {
     return blob->type != TUTTI_FLOAT32 && blob->type != TUTTI_FLOAT64 && tutti_ofrecord_blob_count(blob) == 1;
 }
 
-/* Extents of 1 to 3 dimensions as height, width, channels. */
+/* Interprets 1 to 3 dimensions as height, width, channels. */
 static tutti_status take_shape(ofrecord_source *source) {
     const tutti_ofrecord_blob *blob = &source->image;
     int64_t extents[3] = {1, 1, 1};
@@ -230,7 +230,7 @@ static tutti_status take_shape(ofrecord_source *source) {
             return tutti_fail(TUTTI_ERR_ARGUMENT,
                               "blob %s: an image has height, width and channels, or the channels first", blob->name);
     bool first = blob->ndims == 3 && (extents[0] == 1 || extents[0] == 3) && extents[2] != 1 && extents[2] != 3;
-    source->planes = first && extents[0] == 3; /* with one channel both are the same */
+    source->planes = first && extents[0] == 3; /* with one channel both forms are the same */
     source->base.details.height = (int)extents[first ? 1 : 0];
     source->base.details.width = (int)extents[first ? 2 : 1];
     source->base.details.channels = (int)extents[first ? 0 : 2];
@@ -283,7 +283,7 @@ static tutti_status take_options(ofrecord_source *source, const char *folder, co
     return TUTTI_OK;
 }
 
-/* Reads the lengths of all records, so that a file that is missing or cut is found at once. */
+/* Reads the lengths of all records, so that missing or truncated files are detected at once. */
 static tutti_status count_records(ofrecord_source *source) {
     for (int p = 0; p < source->nparts; p++) {
         tutti_ofrecord_file file;

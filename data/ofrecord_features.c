@@ -1,6 +1,6 @@
 /*
- * The features of a record, for errors and for the comparison of records. Most sets of data have the same features in each record: one
- * whose name or kind is another may be damaged, though the format allows it.
+ * The features of a record, for errors and for the comparison of records. Most data sets have the same features in
+ * each record: a record with other names or kinds may be damaged, though the format allows it.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define SHOWN_NAME    64
 #define MOST_FEATURES 4096
 
-/* Nothing that a terminal could obey. */
+/* Replaces characters that could control a terminal. */
 static void format_name(tutti_ofrecord_span name, char text[SHOWN_NAME + 4]) {
     const size_t shown = name.bytes < SHOWN_NAME ? name.bytes : SHOWN_NAME;
     for (size_t i = 0; i < shown; i++) text[i] = isprint(name.data[i]) ? (char)name.data[i] : '?';
@@ -41,7 +41,7 @@ static const tutti_ofrecord_feature *find(const tutti_ofrecord_features *list, t
     return NULL;
 }
 
-/* Of two of one name the last, as in a map. */
+/* Adds a feature; of two with one name the last counts, as in a map. */
 static tutti_status add(tutti_ofrecord_features *list, tutti_ofrecord_feature feature) {
     tutti_ofrecord_feature *old = (tutti_ofrecord_feature *)find(list, feature.name);
     if (old != NULL) {
@@ -70,7 +70,7 @@ static tutti_status read_all(tutti_ofrecord_span record, tutti_ofrecord_features
     }
 }
 
-/* The record's memory is the file's, so names are kept in one block of their own. */
+/* The record's memory belongs to the file, so names are copied to one block. */
 static tutti_status keep_names(tutti_ofrecord_features *list) {
     size_t bytes = 1, used = 0;
     for (int i = 0; i < list->count; i++) bytes += list->all[i].name.bytes;
@@ -85,7 +85,7 @@ static tutti_status keep_names(tutti_ofrecord_features *list) {
     return TUTTI_OK;
 }
 
-/* One of `missing` that `others` lacks. */
+/* Returns a feature of `missing` that `others` lacks. */
 static const tutti_ofrecord_feature *find_lacking(const tutti_ofrecord_features *missing,
                                                   const tutti_ofrecord_features *others) {
     for (int i = 0; i < missing->count; i++)

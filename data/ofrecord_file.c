@@ -1,5 +1,5 @@
 /*
- * A file of records, read from its start to its end; one record at a time is in memory.
+ * A file of records, read from start to end; one record at a time is in memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ tutti_status tutti_ofrecord_file_open(const char *path, tutti_ofrecord_file *fil
     if (file.path == NULL) status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a path");
     else if (file.stream == NULL || fstat(fileno(file.stream), &about) != 0)
         status = tutti_fail(errno == ENOENT ? TUTTI_ERR_CONFIG : TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(about.st_mode)) status = tutti_fail(TUTTI_ERR_DATA, "%s: no regular file", path);
+    else if (!S_ISREG(about.st_mode)) status = tutti_fail(TUTTI_ERR_DATA, "%s: not a regular file", path);
     if (status != TUTTI_OK) {
         tutti_ofrecord_file_close(&file);
         return status;
@@ -55,7 +55,7 @@ static tutti_status read_exactly(tutti_ofrecord_file *file, void *dst, size_t by
     return fail_here(file, "the file ends here, and was longer when it was opened");
 }
 
-/* The length of the next record, which the file has whole; 0: the end. */
+/* Reads the length of the next record, which is completely in the file; 0: the end. */
 static tutti_status read_length(tutti_ofrecord_file *file, int64_t *length_out) {
     const int64_t left = file->bytes - file->offset;
     uint8_t header[HEADER_BYTES];
@@ -72,13 +72,13 @@ static tutti_status read_length(tutti_ofrecord_file *file, int64_t *length_out) 
     TUTTI_TRY(read_exactly(file, header, sizeof header));
     for (int i = 0; i < HEADER_BYTES; i++) length |= (uint64_t)header[i] << (8 * i);
     if (length == 0 || length > INT64_MAX) {
-        snprintf(words, sizeof words, "its length is %lld, expected 1 or more: no OFRecord file, or damaged",
+        snprintf(words, sizeof words, "its length is %lld, expected 1 or more: not an OFRecord file, or damaged",
                  (long long)length);
         return fail_here(file, words);
     }
     if ((int64_t)length > left - HEADER_BYTES) {
         snprintf(words, sizeof words,
-                 "truncated, damaged, or no OFRecord file: its length is %lld, and the file has %lld bytes more",
+                 "truncated, damaged, or not an OFRecord file: its length is %lld, and the file has %lld bytes left",
                  (long long)length, (long long)(left - HEADER_BYTES));
         return fail_here(file, words);
     }

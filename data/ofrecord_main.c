@@ -1,5 +1,5 @@
 /*
- * tutti-ofrecord: packs files of OFRecord, shows what is in them, and checks them.
+ * tutti-ofrecord: packs, shows and checks OFRecord files.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -32,8 +32,9 @@ static const char usage[] =
     "  tutti-ofrecord show FILE [N]\n"
     "      prints the first N records (default: 1): each feature, its kind, how many values, the first of them\n\n"
     "  tutti-ofrecord check FILE|DIR...\n"
-    "      reads every record of these files, or of all files in a folder; names file, offset and record of what is "
-    "damaged;\n      says which records have other features than the first one of the file or folder, which the format "
+    "      reads every record of these files, or of all files in a folder; reports file, offset and record of "
+    "damage;\n      reports which records have other features than the first one of the file or folder, which the "
+    "format "
     "allows\n";
 
 static int fail(void) {
@@ -179,8 +180,8 @@ static int run_show(int argc, char **argv) {
 
 /* ------------------------------------------------------------------------------------------------ check */
 
-/* Goes on after a record whose length holds: all that is damaged inside is named. Of records that are only unlike the first one, the
- * first is: a set in which all are has a reason. */
+/* Continues after a damaged record if its length is valid, so that all damaged records are reported. Of the records
+ * whose features differ from the first one's, only the first is reported: if all differ, that is intended. */
 static int check_file(const char *path, tutti_ofrecord_features *first) {
     tutti_ofrecord_file file;
     int failures = 0;

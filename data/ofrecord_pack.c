@@ -1,5 +1,5 @@
 /*
- * Packing: one part after the other, one sample at a time.
+ * Packs one part after the other, one sample at a time.
  */
 #include "data/ofrecord_pack.h"
 
@@ -53,7 +53,7 @@ static tutti_status write_part(packer *p, int part) {
     return status;
 }
 
-/* With those above it. */
+/* Creates the folder and its parents. */
 static tutti_status make_folders(const char *folder) {
     char path[PATH_BYTES];
     if (snprintf(path, sizeof path, "%s", folder) >= PATH_BYTES)

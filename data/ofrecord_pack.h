@@ -1,5 +1,5 @@
 /*
- * tutti-ofrecord pack: samples of a source of data become files of OFRecord.
+ * tutti-ofrecord pack: writes the samples of a source to OFRecord files.
  */
 #ifndef TUTTI_DATA_OFRECORD_PACK_H
 #define TUTTI_DATA_OFRECORD_PACK_H
@@ -9,13 +9,13 @@
 #include <tutti/data.h>
 
 typedef struct tutti_ofrecord_pack {
-    const char *folder, *prefix; /* of the parts; a folder that is missing is made, parts that are there are an error */
+    const char *folder, *prefix; /* of the parts; a missing folder is created, existing parts are an error */
     int parts, digits;
     const char *image, *label; /* names of the features */
     bool bytes;                /* images as a bytes_list of pixels; else as a float_list of pixels / 255 */
 } tutti_ofrecord_pack;
 
-/* Sample i of n goes into part i * parts / n: in the order of the source. */
+/* Sample i of n goes to part i * parts / n: in the order of the source. */
 tutti_status tutti_ofrecord_pack_source(tutti_data_source *source, const tutti_ofrecord_pack *pack);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Protobuf's wire format, as far as OFRecord has it.
+ * Protobuf's wire format, as far as OFRecord uses it.
  *
- * Every read is bounded by the span that it reads from, and every span lies inside the one before, so nothing outside of the
- * record is touched, whatever it holds.
+ * Every read is bounded by its span, and every span lies inside the previous one, so nothing outside of the record
+ * is read, whatever its content.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ const char *tutti_ofrecord_kind_name(tutti_ofrecord_kind kind) {
     return names[kind];
 }
 
-/* A span that is being read; `start` is that of the record, from which places are counted. */
+/* A span that is being read; `start` is the start of the record, from which positions count. */
 typedef struct reader {
     const uint8_t *start, *next, *end;
 } reader;
@@ -85,7 +85,7 @@ static tutti_status read_tag(reader *from, wire_field *field) {
     return TUTTI_OK;
 }
 
-/* Groups are out of use, and passed over as other unknown fields. */
+/* Skips a group. Groups are deprecated, and skipped like other unknown fields. */
 static tutti_status pass_group(reader *from, uint64_t number) {
     uint64_t open[MOST_GROUPS] = {number};
     for (int depth = 1; depth > 0;) {
@@ -125,7 +125,7 @@ static tutti_status read_field(reader *from, wire_field *field) {
 
 /* --------------------------------------------------------------------------------------------- entries */
 
-/* Of several keys the last; without one it is "". */
+/* Reads the key; of several the last counts, without one it is "". */
 static tutti_status read_key(tutti_ofrecord_span record, tutti_ofrecord_span entry, tutti_ofrecord_span *key_out) {
     reader from = read_span(record, entry);
     *key_out = (tutti_ofrecord_span){entry.data, 0};
@@ -185,7 +185,7 @@ static void take_bits(tutti_ofrecord_values *values, uint64_t bits) {
         memcpy(&wide, &bits, sizeof wide);
         take_real(values, wide);
         return;
-    case TUTTI_OFRECORD_INT32: /* the low half, as protobuf takes it */
+    case TUTTI_OFRECORD_INT32: /* the low half, as in protobuf */
         memcpy(&number, &low, sizeof number);
         if (values->count < values->capacity) values->integers[values->count] = number;
         values->count++;
@@ -230,7 +230,7 @@ static tutti_status read_list(tutti_ofrecord_span record, tutti_ofrecord_span li
     return TUTTI_OK;
 }
 
-/* Another kind takes the place of what was there; the same kind again continues it, as protobuf merges. */
+/* A feature of another kind replaces the present one; one of the same kind continues it, as protobuf merges fields. */
 static tutti_status read_feature(tutti_ofrecord_span record, tutti_ofrecord_span feature,
                                  tutti_ofrecord_values *values) {
     reader from = read_span(record, feature);
@@ -273,7 +273,8 @@ static int64_t to_range(double value, double least, double most) {
     return isnan(value) ? 0 : (int64_t)(value < least ? least : value > most ? most : value);
 }
 
-/* Bytes come as int8, and become the same bytes in uint8; other numbers that do not fit become the nearest that does. */
+/* Bytes come as int8, and become the same bytes in uint8; other numbers out of range become the nearest number in
+ * range. */
 static void store_integer(tutti_type type, bool from_bytes, int64_t value, size_t i, void *dst) {
     switch (type) {
     case TUTTI_UINT8:
@@ -292,7 +293,7 @@ static void store_integer(tutti_type type, bool from_bytes, int64_t value, size_
 }
 
 static void store_real(tutti_type type, double value, size_t i, void *dst) {
-    const double least = -9223372036854775808.0, most = 9223372036854774784.0; /* of int64 */
+    const double least = -9223372036854775808.0, most = 9223372036854774784.0; /* limits of int64 */
     if (type == TUTTI_FLOAT32) ((float *)dst)[i] = (float)value;
     else if (type == TUTTI_FLOAT64) ((double *)dst)[i] = value;
     else store_integer(type, false, to_range(value, least, most), i, dst);
@@ -320,7 +321,7 @@ static bool is_integer(tutti_type type) {
     return type != TUTTI_FLOAT32 && type != TUTTI_FLOAT64;
 }
 
-/* Numbers between 0 and 1 are pixels that were divided, or probabilities: as integers nearly all of them would be 0. */
+/* Numbers between 0 and 1 are scaled pixels, or probabilities: nearly all of them would become 0 as integers. */
 static tutti_status check_reals(const tutti_ofrecord_values *values, const tutti_ofrecord_blob *blob) {
     const size_t count = values->count < values->capacity ? values->count : values->capacity;
     double between = 0;

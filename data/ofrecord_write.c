@@ -1,5 +1,5 @@
 /*
- * Writing records, for tutti-ofrecord: lists are packed, as protobuf's own writers have them.
+ * Writes records, for tutti-ofrecord: lists are packed, as protobuf's own writers do.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static size_t field_bytes(size_t length) {
     return 1 + varint_bytes(length) + length;
 }
 
-/* All that stands before a list's values of `bytes` bytes. */
+/* Writes all that precedes a list's values of `bytes` bytes. */
 static void put_entry(tutti_ofrecord_message *message, const char *name, tutti_ofrecord_kind kind, size_t bytes) {
     const size_t name_bytes = strlen(name), list = field_bytes(bytes), feature = field_bytes(list);
     put_length(message, TAG(1), field_bytes(name_bytes) + field_bytes(feature));

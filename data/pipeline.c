@@ -1,8 +1,8 @@
 /*
  * Pipelines: the caller's list becomes a maker of batches, and a thread that makes them ahead.
  *
- * Slots are a ring: the caller holds one, the thread fills the others, and waits while all are full. A failure or the end is the
- * last slot that it fills. To go elsewhere the thread is ended, and begins anew with the next call.
+ * Slots are a ring: the caller holds one, the thread fills the others, and waits while all are full. A failure or
+ * the end is the last slot that it fills. A seek ends the thread; the next call starts it again.
  */
 #include "data/pipeline.h"
 
@@ -87,7 +87,7 @@ static tutti_status take_options(tutti_data *data, const tutti_data_options *giv
                           "tutti_data_create: shard_id %d of num_shards %d, expected 0 to num_shards - 1",
                           options.shard_id, options.num_shards);
     if ((unsigned)options.division > TUTTI_DATA_RANGES || options.ahead < -1 || options.ahead > MOST_AHEAD)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_data_create: division %d or ahead %d (-1 to %d) is none",
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_data_create: division %d or ahead %d (-1 to %d) is invalid",
                           (int)options.division, options.ahead, MOST_AHEAD);
     maker->share.division = options.division;
     maker->seed = options.seed;
@@ -124,7 +124,7 @@ static tutti_status open_samples(tutti_data_maker *maker, bool in_order) {
     return open_places(maker);
 }
 
-/* Once the size of batches is known. */
+/* Called when the size of batches is known. */
 static tutti_status take_part(tutti_data_maker *maker, const tutti_data_options *given) {
     const tutti_data_options options = given != NULL ? *given : TUTTI_DATA_OPTIONS(.seed = 0);
     const bool whole = options.part_first == 0 && options.part_count == 0;
@@ -133,8 +133,8 @@ static tutti_status take_part(tutti_data_maker *maker, const tutti_data_options 
     if (whole) return TUTTI_OK;
     if (options.part_first < 0 || options.part_count < 1 || options.part_first > maker->batch - options.part_count)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tutti_data_create: part_first %d with part_count %d is no part of a batch of %d samples; "
-                          "expected at least one sample, of those of the batch, or 0 and 0 for whole batches",
+                          "tutti_data_create: part_first %d with part_count %d is not a part of a batch of %d samples; "
+                          "expected at least one sample of the batch, or 0 and 0 for whole batches",
                           options.part_first, options.part_count, maker->batch);
     maker->part_first = options.part_first;
     maker->part_end = options.part_first + options.part_count;
@@ -220,7 +220,7 @@ static void *make_ahead(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* The thread blocks all signals: they are for the program's own threads. */
 static tutti_status start_thread(tutti_data *data) {
     sigset_t all, before;
     sigfillset(&all);
@@ -234,7 +234,7 @@ static tutti_status start_thread(tutti_data *data) {
     return TUTTI_OK;
 }
 
-/* Ends the thread; what it has made is dropped. */
+/* Ends the thread and drops the batches that it has made. */
 static void stop_thread(tutti_data *data) {
     if (data->running) {
         pthread_mutex_lock(&data->mutex);
@@ -278,7 +278,7 @@ static tutti_status take_slots(tutti_data *data) {
                       elements * sizeof(float));
 }
 
-/* The next slot in turn, filled. */
+/* Waits for the next slot to be filled, and returns it. */
 static tutti_data_slot *wait_for_slot(tutti_data *data) {
     pthread_mutex_lock(&data->mutex);
     data->holds = false;

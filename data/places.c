@@ -13,7 +13,7 @@ static void draw_words(const tutti_data_step *step, const tutti_data_draw *draw,
     tutti_random_block(draw->seed, stream, (uint64_t)draw->sample, words_out);
 }
 
-/* [0, count), all equally likely but for 2^-32 * count. */
+/* Returns a number in [0, count), uniform except for 2^-32 * count. */
 static int below(uint32_t word, int count) {
     return (int)((uint64_t)word * (uint64_t)count >> 32);
 }
@@ -48,7 +48,7 @@ static tutti_status place_crop(tutti_data_step *step) {
     return TUTTI_OK;
 }
 
-/* A row: zeros, then pixels, then zeros. first: the column of x that the row begins with, perhaps below 0. */
+/* Writes a row: zeros, then pixels, then zeros. first: the column of x at which the row begins, possibly below 0. */
 static void crop_row(const uint8_t *x, int in_width, int first, int out_width, size_t pixel, uint8_t *y) {
     int begin = first < 0 ? -first : 0, end = in_width - first < out_width ? in_width - first : out_width;
     if (begin > out_width) begin = out_width;
@@ -112,13 +112,13 @@ const tutti_data_step_row tutti_data_row_flip = {"random_horizontal_flip", true,
 
 /* --------------------------------------------------------------------------------------------------- resize */
 
-/* Between which two an output lies, and how much of the second. */
+/* The two inputs of an output, and the weight of the second. */
 typedef struct tap {
     int first, second;
     float part;
 } tap;
 
-/* taps of rows, then of columns; then two rows of the input, drawn out to the output's width. */
+/* Taps of rows, then of columns; then two rows of the input, resized to the output's width. */
 typedef struct resize_table {
     tap *rows, *columns;
     float *lines[2];
@@ -175,11 +175,11 @@ static void run_resize(const tutti_data_step *step, const tutti_data_draw *draw,
     const resize_table *table = step->table;
     const int count = step->out.width * step->out.channels;
     float *lines[2] = {table->lines[0], table->lines[1]};
-    int held[2] = {-1, -1}; /* rows of the input in them */
+    int held[2] = {-1, -1}; /* rows of the input in the two buffers */
     (void)draw;
     for (int i = 0; i < step->out.height; i++) {
         const tap of = table->rows[i];
-        if (held[1] == of.first) { /* the lower one of before is the upper one now */
+        if (held[1] == of.first) { /* the previous lower row is the upper one now */
             float *upper = lines[1];
             lines[1] = lines[0], lines[0] = upper;
             held[1] = held[0], held[0] = of.first;

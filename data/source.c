@@ -1,5 +1,5 @@
 /*
- * What all sources share, and sources whose samples are in memory.
+ * Code shared by all sources, and sources whose samples are in memory.
  */
 #include "data/source.h"
 

@@ -1,8 +1,8 @@
 /*
- * What a source of samples is to pipelines: a shape, and a table of calls.
+ * A source of samples, as pipelines see it: a shape and a table of calls.
  *
- * Either samples are read by number, from any thread, or a stream gives them one after the other. A stream belongs to one
- * pipeline; what its reader needs is in the stream, so several can read one source.
+ * Samples are either read by number, from any thread, or come from a stream, one after the other. A stream belongs
+ * to one pipeline; the state of its reader is in the stream, so several pipelines can read one source.
  */
 #ifndef TUTTI_DATA_SOURCE_H
 #define TUTTI_DATA_SOURCE_H
@@ -15,7 +15,7 @@
 #define TUTTI_DATA_NAME_BYTES  512
 #define TUTTI_DATA_MOST_EXTENT 16384
 
-/* Which samples a stream gives. */
+/* The samples of a stream. */
 typedef struct tutti_data_pass {
     int64_t pass;
     int shard, nshards;
@@ -23,34 +23,35 @@ typedef struct tutti_data_pass {
 } tutti_data_pass;
 
 typedef struct tutti_data_source_row {
-    /* By number. */
+    /* For sources that are read by number. */
     tutti_status (*read)(tutti_data_source *source, int64_t index, void *image, int32_t *label);
-    /* Streams. count: of a shard in each pass, -1: unknown, also where passes differ. */
+    /* For streams. count: samples of a shard in each pass; -1: unknown, or passes differ. */
     tutti_status (*check)(const tutti_data_source *source, int nshards);
     int64_t (*count)(const tutti_data_source *source, int shard, int nshards);
     tutti_status (*begin)(tutti_data_source *source, const tutti_data_pass *pass, void **stream_out);
     tutti_status (*next)(void *stream, void *image, int32_t *label, int64_t *index_out, bool *end_out);
     void (*end)(void *stream);
-    void (*close)(tutti_data_source *source); /* frees the source, too; accepts half-opened ones */
+    void (*close)(tutti_data_source *source); /* frees the source, too; accepts partly opened ones */
 } tutti_data_source_row;
 
 /* The first member of each kind of source. */
 struct tutti_data_source {
     const tutti_data_source_row *row;
-    tutti_data_source_details details; /* its name is `name` */
+    tutti_data_source_details details; /* the name in it points to `name` */
     char name[TUTTI_DATA_NAME_BYTES];
 };
 
-/* Memory of a source of `bytes` bytes, zeros but for its row. */
+/* Allocates a source of `bytes` bytes, all zeros except its row. */
 tutti_status tutti_data_source_new(const tutti_data_source_row *row, size_t bytes, void *source_out);
 
-/* What every source needs: extents from 1 to TUTTI_DATA_MOST_EXTENT, uint8 or float32. `name`: of the source, for errors. */
+/* Checks the shape: extents from 1 to TUTTI_DATA_MOST_EXTENT, uint8 or float32. `name`: name of the source, for
+ * errors. */
 tutti_status tutti_data_source_check_shape(const tutti_data_source_details *details, const char *name);
 
-/* Bytes of an image. */
+/* Number of bytes of an image. */
 size_t tutti_data_source_bytes(const tutti_data_source *source);
 
-/* Samples in memory, as MNIST and drawn digits have them. */
+/* Samples in memory, as used for MNIST and drawn digits. */
 typedef struct tutti_data_memory {
     tutti_data_source base;
     uint8_t *images, *labels; /* owned */

@@ -1,5 +1,5 @@
 /*
- * The list of operations on a sample, and those that take each element for itself.
+ * The list of operations on a sample, and the elementwise operations.
  */
 #include "data/steps.h"
 
@@ -57,7 +57,8 @@ static void run_rescale(const tutti_data_step *step, const tutti_data_draw *draw
 }
 
 /* --------------------------------------------------------------------------------------------- normalize
- * Mean and deviation of each element of a row lie beside it, so that the loop is one over the row, whatever the channels.
+ * Mean and deviation are stored for each element of a row, so that one loop over the row serves any number of
+ * channels.
  */
 
 static int row_count(const tutti_data_image *image) {
@@ -140,7 +141,7 @@ static void run_chw(const tutti_data_step *step, const tutti_data_draw *draw, co
 
 static tutti_status place_cast(tutti_data_step *step) {
     const double column = step->values[0], type = step->values[1];
-    if (column == 1 && type == TUTTI_INT32) return TUTTI_OK; /* as labels are */
+    if (column == 1 && type == TUTTI_INT32) return TUTTI_OK; /* labels have this type */
     if (column != 0 || (type != TUTTI_UINT8 && type != TUTTI_FLOAT32))
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
@@ -160,7 +161,7 @@ static void run_cast(const tutti_data_step *step, const tutti_data_draw *draw, c
         to_float(count, &step->in, x, y);
     } else {
         const float *from = x;
-        for (size_t i = 0; i < count; i++) /* NaN: 0 */
+        for (size_t i = 0; i < count; i++) /* NaN becomes 0 */
             ((uint8_t *)y)[i] = from[i] >= 255 ? 255 : from[i] > 0 ? (uint8_t)from[i] : 0;
     }
 }

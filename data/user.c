@@ -1,5 +1,5 @@
 /*
- * Sources of the caller's.
+ * Sources that the caller implements.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 typedef struct user_source {
     tutti_data_source base;
     tutti_data_user user;
-    int64_t given; /* of the pass, by next */
+    int64_t given; /* number of samples that `next` has returned in the pass */
 } user_source;
 
 static tutti_status fail_label(const user_source *source, int64_t index, int32_t label) {
@@ -21,12 +21,12 @@ static bool is_wrong(const user_source *source, int32_t label) {
     return source->user.classes > 0 && (label < 0 || label >= source->user.classes);
 }
 
-/* Lest the text of an older failure of the thread pass for that of the caller's function. */
+/* Clears the thread's error text, so that an older one is not taken for that of the caller's function. */
 static void forget_errors(void) {
     tutti_fail(TUTTI_OK, "%s", "");
 }
 
-/* `function` has failed at `place`, "sample 3". */
+/* Reports that `function` has failed at `place`, for example "sample 3". */
 static tutti_status fail_call(tutti_status status, const char *function, const char *place, int64_t number) {
     const char *text = tutti_last_error();
     if (text[0] != '\0') return tutti_fail(status, "the caller's source, %s %lld: %s", place, (long long)number, text);

@@ -1,9 +1,9 @@
 /*
  * The DDP engine's public calls: create, the steps, statistics.
  *
- * A step is a number of tutti_ddp_ready calls and one tutti_ddp_finish. Each public call holds the engine's lock, so
- * gradients may become ready on several threads. The first synchronised finish lays the buckets out anew, in the
- * order in which gradients became ready on rank 0, at a time when all buckets hold the averaged gradients.
+ * A step is a number of tutti_ddp_ready calls and one tutti_ddp_finish. Each public call holds the engine's lock,
+ * so gradients may become ready on several threads. The first synchronised finish lays the buckets out again, in
+ * the order in which gradients became ready on rank 0, when all buckets hold the averaged gradients.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -79,8 +79,7 @@ static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameter
 }
 
 /* Collective. True when every host has two cores for each of its ranks: one that computes, one that reduces
- * buckets. To reduce buckets inside finish() costs some overlap; to take a core from a computing rank costs
- * more. */
+ * buckets. Reducing buckets inside finish() costs some overlap; taking a core from a computing rank costs more. */
 static tutti_status find_spare_cores(tutti_comm *comm, bool *spare_out) {
     tutti_comm_details details;
     TUTTI_TRY(tutti_comm_get(comm, &details));

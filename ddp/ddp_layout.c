@@ -106,8 +106,8 @@ tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order
                : tutti_fail(TUTTI_ERR_MEMORY, "laying out buckets: no memory for %zu parameters", ddp->nparameters);
 }
 
-/* At least one line, so that a bucket of empty parameters has an address, too. All ranks' parts are equal, so the
- * last part may extend beyond the views. */
+/* Allocates at least one line, so that a bucket of empty parameters has an address, too. All ranks' parts are
+ * equal, so the last part may extend beyond the views. */
 static tutti_status allocate_buckets(const tutti_ddp *ddp, layout *made) {
     const int nranks = tutti_comm_size(ddp->comm);
     for (size_t i = 0; i < made->nbuckets; i++) {

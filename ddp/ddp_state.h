@@ -1,10 +1,10 @@
 /*
- * Inside the DDP engine: parameters, the buckets that their gradients are views into, and the step under way.
+ * Internals of the DDP engine: parameters, the buckets that their gradients are views into, and the current step.
  *
  * ddp.c holds the public calls; ddp_layout.c cuts gradients into buckets; ddp_step.c reduces buckets; ddp_zero.c
- * gathers parameters; ddp_memory.c handles the memory of buckets; ddp_agree.c checks that all ranks agree. All that
- * decides which collective comes next (layout, order of buckets, mode) is computed from values that are equal on all
- * ranks; what differs per rank (the order of ready calls) only decides when.
+ * gathers parameters; ddp_memory.c handles the memory of buckets; ddp_agree.c checks that all ranks agree.
+ * Everything that decides which collective comes next (layout, order of buckets, mode) is computed from values that
+ * are equal on all ranks; values that differ per rank (the order of ready calls) only decide when.
  */
 #ifndef TUTTI_DDP_STATE_H
 #define TUTTI_DDP_STATE_H
@@ -24,14 +24,14 @@ typedef struct ddp_parameter {
     size_t bucket;       /* index of the bucket that holds the gradient */
     size_t offset;       /* in bytes, in that bucket's memory */
     tutti_ddp_part part; /* the part that this rank updates */
-    bool ready;          /* in the step under way */
+    bool ready;          /* in the current step */
 } ddp_parameter;
 
 typedef struct ddp_bucket {
     tutti_type type;
     size_t bytes;         /* views and the gaps that align them; the gaps stay zero */
     size_t nparameters;   /* views in the bucket */
-    size_t nready;        /* of these, ready in the step under way */
+    size_t nready;        /* of these, ready in the current step */
     size_t last_position; /* position of its last view in the order: buckets are sorted by it */
     void *memory;         /* from tutti_mem_alloc, or tutti_mem_alloc_cuda */
     tutti_work *work;     /* while it is reduced; on a GPU: NULL */
@@ -48,10 +48,10 @@ struct tutti_ddp {
     ddp_bucket *buckets; /* in the order of launching */
     size_t nbuckets;
 
-    /* The step under way. */
+    /* The current step. */
     uint64_t *ready_order; /* parameters in the order in which they became ready; nready of them */
     size_t nready;
-    size_t nlaunched; /* buckets, from the first; grows only where buckets are reduced during backward */
+    size_t nlaunched; /* buckets, from the first; grows only if buckets are reduced during backward */
     int64_t first_ready_ns;
     bool sync;
 
@@ -87,8 +87,7 @@ void tutti_ddp_memory_close(tutti_ddp *ddp);
 tutti_status tutti_ddp_memory_alloc(const tutti_ddp *ddp, size_t bytes, void **memory_out);
 tutti_status tutti_ddp_memory_zero(const tutti_ddp *ddp, void *memory, size_t bytes);
 tutti_status tutti_ddp_memory_copy(const tutti_ddp *ddp, void *dst, const void *src, size_t bytes);
-/* fork: later work in the buckets' stream waits for the caller's stream; join: the other way round. On the host
- * they do nothing. */
+/* fork: later work in the buckets' stream waits for the caller's stream; join: the reverse. No-ops on the host. */
 tutti_status tutti_ddp_memory_fork(const tutti_ddp *ddp);
 tutti_status tutti_ddp_memory_join(const tutti_ddp *ddp);
 
@@ -119,7 +118,7 @@ tutti_status tutti_ddp_step_launch(tutti_ddp *ddp);
 tutti_status tutti_ddp_step_complete(tutti_ddp *ddp);
 /* Waits for the buckets under way and drops their works. */
 void tutti_ddp_step_cancel(tutti_ddp *ddp);
-/* Clears all ready marks: the next step begins. */
+/* Clears all ready marks for the next step. */
 void tutti_ddp_step_reset(tutti_ddp *ddp);
 int64_t tutti_ddp_step_now_ns(void);
 

@@ -1,5 +1,5 @@
 /*
- * Every rank brings its number; all get the sum.
+ * Every rank contributes its number; all get the sum.
  *
  *   tuttirun --nproc_per_node 4 ./all_reduce
  */

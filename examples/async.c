@@ -1,5 +1,5 @@
 /*
- * Two sums at the same time, and arithmetic meanwhile.
+ * Two sums at the same time, and computation meanwhile.
  *
  *   tuttirun -n 4 ./async
  */

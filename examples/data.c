@@ -1,8 +1,8 @@
 /*
- * A data pipeline: each rank gets its part of the same batches, whatever the number of ranks. Shows how often each class came, over
- * all ranks.
+ * A data pipeline: each rank gets its part of the same batches, whatever the number of ranks. Prints the number of
+ * samples of each class, over all ranks.
  *
- *   tuttirun -n 4 ./data           digits that are drawn
+ *   tuttirun -n 4 ./data           synthetic digits
  *   tuttirun -n 4 ./data FOLDER    the training images of CIFAR-10, binary version
  */
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { GLOBAL_BATCH = 120, PASSES = 2, CLASSES = 10 };
 
-/* The first failure ends the program with its text. */
+/* Exits with the error text if a call has failed. */
 static void check(tutti_status status) {
     if (status == TUTTI_OK) return;
     fprintf(stderr, "data: %s\n", tutti_last_error());

@@ -3,7 +3,7 @@
  *
  *   tuttirun --nproc_per_node 2 ./linear_ddp
  *
- * The same as torch_linear_ddp.py: gradients are averaged over the ranks by tutti/ddp.h, the rest is plain C.
+ * The same as torch_linear_ddp.py: tutti/ddp.h averages the gradients over the ranks, the rest is plain C.
  */
 #include <stdio.h>
 

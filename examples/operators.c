@@ -1,5 +1,6 @@
 /*
- * Operators on global tensors: one program for all ranks, as if for one device. What OneFlow's page on global tensors shows.
+ * Operators on global tensors: one program for all ranks, as if for one device. The examples of OneFlow's page on
+ * global tensors.
  *
  *   tuttirun -n 4 ./operators
  */
@@ -7,7 +8,7 @@
 
 #include <tutti/ops.h>
 
-/* The first failure ends the program with its text. */
+/* Exits with the error text if a call has failed. */
 static void check(tutti_status status) {
     if (status == TUTTI_OK) return;
     fprintf(stderr, "operators: %s\n", tutti_last_error());
@@ -20,7 +21,7 @@ static tutti_layout layout_of(tutti_placement *placement, const tutti_sbp *sbp, 
                         .name = name);
 }
 
-/* The element of a tensor that all ranks of its placement have; on other ranks there is none. */
+/* Prints an element of a tensor that all ranks of its placement hold; `rank` is the one that prints. */
 static void show(const tutti_tensor *tensor, int rank, int me, int row, int column) {
     tutti_local local;
     check(tutti_tensor_local(tensor, &local));
@@ -29,7 +30,7 @@ static void show(const tutti_tensor *tensor, int rank, int me, int row, int colu
                (double)((const float *)local.data)[row * local.shape[1] + column]);
 }
 
-/* x = randn(4, 5) on ranks 0 and 1, split(0): each has two rows of it, and the numbers do not depend on how it is split. */
+/* x = randn(4, 5) on ranks 0 and 1, split(0): each has two rows of it; the numbers do not depend on the split. */
 static void make_random(tutti_placement *pair, int me) {
     const tutti_layout rows = layout_of(pair, &TUTTI_SPLIT(0), (int64_t[]){4, 5}, "x");
     const tutti_layout whole = layout_of(pair, &TUTTI_BROADCAST, (int64_t[]){4, 5}, "whole x");
@@ -64,7 +65,7 @@ static void add(tutti_placement *pair, int me) {
     tutti_tensor_destroy(x);
 }
 
-/* A product on ranks 0 and 1 by rows, whose result goes to ranks 2 and 3, where it is multiplied by columns. */
+/* A product on ranks 0 and 1 by rows; its result moves to ranks 2 and 3, where it is multiplied by columns. */
 static void multiply(tutti_placement *pair, tutti_placement *other, int me) {
     const tutti_layout of_a = layout_of(pair, &TUTTI_SPLIT(0), (int64_t[]){4, 5}, "a");
     const tutti_layout of_b = layout_of(pair, &TUTTI_BROADCAST, (int64_t[]){5, 8}, "b");

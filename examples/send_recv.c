@@ -1,5 +1,6 @@
 /*
- * Messages: a number goes round the ring of ranks, then rank 0 takes one from each of the others, as they come.
+ * Messages: a number goes round the ring of ranks, then rank 0 receives one from each of the others, in order of
+ * arrival.
  *
  *   tuttirun -n 4 ./send_recv
  */

@@ -1,5 +1,5 @@
 /*
- * Communicators of some of the ranks: the even ones and the odd ones each sum among themselves.
+ * Communicators of some of the ranks: the even ranks and the odd ranks each compute a sum of their own.
  *
  *   tuttirun -n 4 ./split
  */
@@ -7,7 +7,7 @@
 
 #include <tutti/tutti.h>
 
-/* In `half` ranks count from 0 again. */
+/* Ranks of `half` count from 0. */
 static tutti_status sum_in(tutti_comm *half, int rank) {
     int32_t sum = rank;
     TUTTI_TRY(tutti_all_reduce(half, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL));

@@ -17,7 +17,7 @@ static tutti_status hand_over(tutti_comm *world) {
     TUTTI_TRY(tutti_tensor_create(&TUTTI_LAYOUT(.placement = pair, .sbp = &TUTTI_SPLIT(0), .type = TUTTI_FLOAT32,
                                                 .ndims = 2, .shape = (int64_t[]){4, 6}, .name = "x"),
                                   &x));
-    TUTTI_TRY(tutti_tensor_local(x, &local)); /* on ranks 2 and 3 there is nothing of it */
+    TUTTI_TRY(tutti_tensor_local(x, &local)); /* ranks 2 and 3 have no part of it */
     for (size_t i = 0; i < local.count; i++)
         ((float *)local.data)[i] = (float)(10 * (local.first[0] + (int64_t)i / 6) + (int64_t)i % 6);
     TUTTI_TRY(tutti_tensor_to_global(x, other, &TUTTI_BROADCAST, NULL, &copy));
@@ -30,7 +30,8 @@ static tutti_status hand_over(tutti_comm *world) {
     return TUTTI_OK;
 }
 
-/* Each rank has rank + 1 rows of ones; together they are one tensor, of which each rank then gets two columns' sums. */
+/* Each rank has rank + 1 rows of ones; together they are one tensor, of which each rank then gets the sums of two
+ * columns. */
 static tutti_status join(tutti_comm *world) {
     tutti_placement *all;
     tutti_tensor *rows, *sums, *share;
@@ -45,7 +46,7 @@ static tutti_status join(tutti_comm *world) {
         &TUTTI_LAYOUT(.placement = all, .sbp = &TUTTI_SPLIT(0), .type = TUTTI_FLOAT32, .ndims = 2, .name = "rows"),
         shape, ones, &rows));
     if (rank == 0) printf("rows of all ranks: %lld\n", (long long)tutti_tensor_layout(rows)->shape[0]);
-    /* What each rank has of the sums is a part of each: partial. */
+    /* Each rank has a term of the sums: the layout is partial. */
     TUTTI_TRY(tutti_tensor_wrap(&TUTTI_LAYOUT(.placement = all, .sbp = &TUTTI_PARTIAL(TUTTI_SUM), .type = TUTTI_FLOAT32,
                                               .ndims = 1, .shape = (int64_t[]){8}, .name = "sums"),
                                 columns, &sums));

@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc_per_node 2 torch_linear_ddp.py
 
-The only word of Tutti in it is the name of the backend (--backend gloo runs the same with PyTorch's own).
+Only the name of the backend refers to Tutti (--backend gloo runs the same with PyTorch's own).
 """
 import argparse
 

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc_per_node 2 torch_mnist_ddp.py --data FOLDER
 
-FOLDER has the four files of MNIST (train-images-idx3-ubyte ..., plain or .gz). The only word of Tutti in it is the name
-of the backend. The last line is the test accuracy: 98.5 % and more after three epochs, whatever the number of ranks.
+FOLDER has the four files of MNIST (train-images-idx3-ubyte ..., plain or .gz). Only the name of the backend refers
+to Tutti. The last line is the test accuracy: 98.5 % and more after three epochs, whatever the number of ranks.
 """
 import argparse
 import gzip
@@ -55,7 +55,7 @@ class Net(nn.Module):
 
 
 def train_epoch(model, optimizer, schedule, images, labels, epoch, batch):
-    """The ranks share one permutation of the samples: of each batch, every rank takes its part."""
+    """The ranks share one permutation of the samples: every rank takes its part of each batch."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
     mine = batch // ranks
@@ -70,7 +70,7 @@ def train_epoch(model, optimizer, schedule, images, labels, epoch, batch):
 
 @torch.no_grad()
 def accuracy(model, images, labels):
-    """Of all test images: each rank looks at its share, the counts are summed."""
+    """The accuracy on all test images: each rank evaluates its share, and the counts are summed."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     right = torch.zeros(1, dtype=torch.int64)
     for first in range(rank * 500, len(images), ranks * 500):

@@ -1,9 +1,10 @@
-"""What OneFlow's page on global tensors shows, with PyTorch's DTensors on Tutti: parts of one tensor on several ranks.
+"""The examples of OneFlow's page on global tensors, with PyTorch's DTensors on Tutti: parts of one tensor on
+several ranks.
 
     torchrun --standalone --nproc_per_node 4 torch_tensors.py
 
-A DeviceMesh is OneFlow's placement; Shard(d), Replicate() and Partial() are split(d), broadcast and partial_sum. From one mesh to
-another, which DTensor.redistribute refuses, torch_tutti.redistribute goes.
+A DeviceMesh is OneFlow's placement; Shard(d), Replicate() and Partial() are split(d), broadcast and partial_sum.
+torch_tutti.redistribute converts from one mesh to another, which DTensor.redistribute refuses.
 """
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ def make(pair):
 
 
 def join(pair):
-    """Two tensors of (2, 5) that the ranks have become one of (4, 5)."""
+    """Tensors of (2, 5) on two ranks become one of (4, 5)."""
     rank = dist.get_rank()
     x = DTensor.from_local(torch.full((2, 5), float(rank)), pair, [Shard(0)])
     if rank == 0:
@@ -51,13 +52,13 @@ def add(pair):
 
 
 def multiply(pair, other):
-    """A product on ranks 0 and 1 by rows; ranks 2 and 3 multiply what it gives by columns."""
+    """A product on ranks 0 and 1 by rows; ranks 2 and 3 multiply the result by columns."""
     rank = dist.get_rank()
     if rank < 2:
         a = distribute_tensor(torch.arange(20.0).reshape(4, 5), pair, [Shard(0)])
         b = distribute_tensor(torch.full((5, 8), 0.5), pair, [Replicate()])
         product = a @ b
-    else:  # ranks outside of a mesh say of what shape the tensor is
+    else:  # ranks outside of a mesh pass the tensor's shape
         product = DTensor.from_local(torch.empty(0), pair, [Shard(0)], shape=torch.Size([4, 8]), stride=(8, 1))
     moved = torch_tutti.redistribute(product, other, [Replicate()])
     if rank >= 2:
@@ -71,7 +72,7 @@ def main():
     dist.init_process_group("tutti")
     if dist.get_world_size() != 4:
         raise SystemExit("this example is for 4 ranks: torchrun --standalone --nproc_per_node 4 torch_tensors.py")
-    torch_tutti.improve_dtensor()  # DTensor's own moves, as in add, go by one all_to_all
+    torch_tutti.improve_dtensor()  # DTensor's own redistributions, as in add, use one all_to_all
     pair, other = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])
     if dist.get_rank() < 2:
         make(pair)

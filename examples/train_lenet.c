@@ -1,5 +1,5 @@
 /*
- * LeNet on MNIST, as OneFlow's tutorial has it: a list of layers, and a loop that prints the loss of every 20th step.
+ * LeNet on MNIST, as in OneFlow's tutorial: a list of layers, and a loop that prints the loss of every 20th step.
  *
  *   tuttirun -n 2 ./train_lenet                 digits that are drawn, where no MNIST is found
  *   tuttirun -n 2 ./train_lenet FOLDER STEPS    MNIST's four files; 300 steps otherwise
@@ -25,7 +25,7 @@ static const tutti_layer lenet[] = {
     {.name = "dense2", .kind = TUTTI_LAYER_DENSE, .units = 10, .stddev = 0.1},
 };
 
-/* The first failure ends the program with its text. */
+/* Exits with the error text if a call has failed. */
 static void check(tutti_status status) {
     if (status == TUTTI_OK) return;
     fprintf(stderr, "train_lenet: %s\n", tutti_last_error());

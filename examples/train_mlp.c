@@ -1,5 +1,6 @@
 /*
- * A model of one's own, data of one's own and a callback: an MLP on drawn digits, which stops as soon as a loss is small.
+ * A user-defined model and data, and a callback: an MLP on synthetic digits, which stops as soon as a loss is
+ * small.
  *
  *   tuttirun -n 2 ./train_mlp
  */
@@ -23,7 +24,7 @@ static const tutti_layer mlp[] = {
     {.name = "logits", .kind = TUTTI_LAYER_DENSE, .units = 10, .initializer = TUTTI_INITIALIZER_XAVIER_UNIFORM},
 };
 
-/* On all ranks, after each step. One rank that asks is enough. */
+/* Called on all ranks after each step. The run stops if any rank requests it. */
 static tutti_status stop_when_small(void *context, const tutti_train_moment *now) {
     const double *small = context;
     return now->loss < *small ? tutti_train_stop(now->trainer) : TUTTI_OK;

@@ -1,6 +1,6 @@
 /*
- * ResNet-50 on CIFAR-10, as MindSpore's tutorial of distributed training has it: net = resnet50(32, 10), the expanded loss,
- * Momentum(0.01, 0.9), gradients that are the mean over the ranks (mirror_mean), and LossMonitor.
+ * ResNet-50 on CIFAR-10, as in MindSpore's tutorial on distributed training: net = resnet50(32, 10), the expanded
+ * loss, Momentum(0.01, 0.9), gradients that are the mean over the ranks (mirror_mean), and LossMonitor.
  *
  *   tuttirun -n 2 ./train_resnet50 FOLDER                      CIFAR-10, binary version; images become 224 x 224
  *   tuttirun -n 2 ./train_resnet50 digits BATCH SIDE STEPS     something small to try: drawn digits
@@ -13,7 +13,7 @@
 
 enum { CLASSES = 10, EPOCHS = 10 };
 
-/* What the tutorial does to an image, to each channel by its place. */
+/* The preprocessing of the tutorial, for each channel. */
 static tutti_status train(tutti_comm *comm, tutti_data_source *source, bool drawn, int batch, int side, int steps) {
     const tutti_data_op cifar[] = {{"random_crop", {32, 32, 4, 4, 4, 4}},
                                    {"random_horizontal_flip", {0.5}},

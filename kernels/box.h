@@ -1,7 +1,7 @@
 /*
  * Copies of N-dimensional boxes between strided arrays: they move a part of a tensor into a message and out of it.
  *
- *   tutti_box (shapes and strides, as callers know them)  ->  tutti_box_plan  ->  tutti_box_copy  ->  tutti_box_run
+ *   tutti_box (shapes and strides, as callers give them)  ->  tutti_box_plan  ->  tutti_box_copy  ->  tutti_box_run
  *
  * A plan drops dimensions of one element, merges dimensions that are contiguous in both arrays, and orders the
  * loops. It is a plain value without pointers: it may be copied, kept, and run on any two arrays, here or on a GPU
@@ -33,14 +33,14 @@ typedef struct tutti_box_dim {
     ptrdiff_t dst_step, src_step; /* bytes from one index to the next */
 } tutti_box_dim;
 
-/* Any code may read it; only tutti_box_plan makes it. */
+/* Any code may read its fields; only tutti_box_plan sets them. */
 typedef struct tutti_box_copy {
     size_t bytes;                   /* total; 0: an empty box */
     size_t unit_bytes;              /* contiguous bytes in both arrays: an element or more */
-    ptrdiff_t dst_first, src_first; /* of the first unit, in bytes from the addresses given */
+    ptrdiff_t dst_first, src_first; /* offset of the first unit from the given addresses, in bytes */
     int ndims;                      /* loops around a unit; 0: the box is one unit */
-    /* The innermost loop has the shortest steps in dst, and the loop around it, a different one, those in src: the
-     * two are done in blocks. */
+    /* The innermost loop has the shortest steps in dst, the loop around it the shortest steps in src: the two are
+     * run in blocks. */
     bool transposes;
     tutti_box_dim dims[TUTTI_BOX_MOST_DIMS]; /* outermost first */
 } tutti_box_copy;
@@ -48,15 +48,15 @@ typedef struct tutti_box_copy {
 /* The next two are exported for libtutti_ops, which is a separate library. */
 TUTTI_API void tutti_box_plan(const tutti_box *box, tutti_box_copy *copy_out);
 
-/* dst and src: addresses of element [0, 0, ...]; any alignment. The elements of dst and src must not overlap, nor
- * must those of dst overlap each other. */
+/* dst and src: addresses of element [0, 0, ...]; any alignment. Elements of dst must not overlap those of src, nor
+ * each other. */
 TUTTI_API void tutti_box_run(const tutti_box_copy *copy, void *dst, const void *src);
 
 /* The same for a dst that another core reads next: long rows are written past the caches, with a fence at the end
  * (see copy.h). */
 void tutti_box_run_stream(const tutti_box_copy *copy, void *dst, const void *src);
 
-/* 0: an empty box. */
+/* Returns 0 for an empty box. */
 static inline size_t tutti_box_bytes(const tutti_box_copy *copy) {
     return copy->bytes;
 }

@@ -1,12 +1,12 @@
 /*
- * Opening the module of the GPUs, and telling cheaply whether this process uses one.
+ * Opens the module of the GPUs, and finds out cheaply whether this process uses a GPU.
  *
- * Any pointer that a caller gives may be one of CUDA's, and asking costs some 100 ns, so callers first ask whether there is a
- * context at all. That answer must be had in some ns by processes that never see a GPU, and must never be a stale no: host
- * code that touches device memory crashes. A no holds for as long as it takes to make a context, or less: loading the
- * driver's library and making a context are a matter of tens of ms at the least, so a no is taken anew with each tick of the
- * system's coarse clock, of 10 ms at the most. A process that has opened the module through this table can have a context
- * sooner, so there the module is asked each time.
+ * Any pointer that a caller passes may be a CUDA pointer, and asking CUDA costs some 100 ns, so callers first ask
+ * whether there is a context at all. Processes that never use a GPU must get that answer in some ns, and it must
+ * never be a stale no: host code that touches device memory crashes. A no stays valid for at most the time that it
+ * takes to make a context: loading the driver's library and making a context take tens of ms at least, so a no is
+ * checked again at each tick of the system's coarse clock, 10 ms at most. A process that has opened the module
+ * through this table can have a context sooner, so there the module is asked each time.
  *
  * Invariant: in_use never loads the driver's library and never starts it (cuInit): both would be new to this process,
  * and a process that forks after cuInit has children that cannot use a GPU.
@@ -33,33 +33,33 @@ typedef enum answer { UNKNOWN, YES, NO } answer;
 /* Written under the lock. */
 static struct {
     pthread_mutex_t lock;
-    answer loaded, works;                      /* the module is in this process; its check was good */
-    char reason[512];                          /* why not */
+    answer loaded, works;                      /* is the module in this process? was its check good? */
+    char reason[512];                          /* the error where either is NO */
     _Atomic(const tutti_cuda_module *) module; /* pairs: stored with release when loaded becomes YES */
-    atomic_bool opened;                        /* by tutti_device_open */
+    atomic_bool opened;                        /* by tutti_device_open, or a call for the kernels or operators */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* State of in_use, on a cache line that all callers read and that is rarely written. */
+/* State of tutti_device_in_use, on a cache line that all callers read and that is rarely written. */
 static struct {
-    _Atomic(const tutti_device *) device; /* once there was a context */
-    _Atomic int64_t looked;               /* at which tick the answer was last found to be no */
-    _Atomic unsigned long long loads;     /* of libraries by then, among them no driver; 0: not looked yet */
+    _Atomic(const tutti_device *) device; /* set once there has been a context */
+    _Atomic int64_t looked;               /* the clock tick at which the answer was last found to be no */
+    _Atomic unsigned long long loads;     /* libraries loaded by the last search, which found no driver; 0: none yet */
 } TUTTI_ALIGNED_LINE use;
 
 /* --------------------------------------------------------------------------------------------- the module */
 
 static tutti_status load_module(const tutti_module_calls **calls_out) {
-    static const char left_out[] = TUTTI_CUDA_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const char left_out[] = TUTTI_CUDA_LEFT_OUT; /* why this build has no such module; "": it has one */
     const char *file = tutti_setting_text(TUTTI_SETTING_CUDA_MODULE);
     if (file[0] != '\0') return tutti_module_open_file(file, calls_out);
     if (left_out[0] != '\0')
-        return tutti_fail(
-            TUTTI_ERR_UNSUPPORTED,
-            "the module cuda, for GPUs, is not in this build: %s; mend that, then build and install again", left_out);
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "the module cuda, for GPUs, is not in this build: %s; fix that, then build and install again",
+                          left_out);
     return tutti_module_open("cuda", calls_out);
 }
 
-/* Under the lock. The answer that was found once is kept, with its text. */
+/* The caller holds the lock. The first answer is kept, with its error text. */
 static tutti_status load(void) {
     const tutti_module_calls *calls = NULL;
     if (state.loaded == YES) return TUTTI_OK;
@@ -76,7 +76,7 @@ static tutti_status load(void) {
     return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", state.reason);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static tutti_status check(const tutti_cuda_module *module) {
     if (state.works == YES) return TUTTI_OK;
     if (state.works == UNKNOWN) {
@@ -109,7 +109,7 @@ tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out) {
     const tutti_cuda_module *module = NULL;
     TUTTI_TRY(open_module(&module));
     if (module->kernels == NULL)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module of the GPUs has no kernels for training");
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the CUDA module has no kernels for training");
     *kernels_out = module->kernels;
     return TUTTI_OK;
 }
@@ -118,26 +118,28 @@ tutti_status tutti_device_operators(const struct tutti_operators **operators_out
     const tutti_cuda_module *module = NULL;
     TUTTI_TRY(open_module(&module));
     if (module->operators == NULL)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module of the GPUs has no kernels for operators: it was built "
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the CUDA module has no kernels for operators: it was built "
                                                  "without cuBLAS's headers, or without the trainer");
     *operators_out = module->operators;
     return TUTTI_OK;
 }
 
-/* Index of the host's card among those that CUDA_VISIBLE_DEVICES leaves; -1: it cannot be told, as with UUIDs. */
+/* Returns the index of the GPU with number `card` on the host among those in CUDA_VISIBLE_DEVICES; -1 if it is not
+ * there or cannot be determined, as with UUIDs. */
 static int find_visible(const char *visible, int card) {
     int index = 0;
     for (const char *next = visible; *next != '\0'; index++) {
         char *end;
         const long number = strtol(next, &end, 10);
-        if (end == next || (*end != ',' && *end != '\0') || number < 0) return -1; /* CUDA ends the list there, too */
+        if (end == next || (*end != ',' && *end != '\0') || number < 0) return -1; /* CUDA ends the list here, too */
         if (number == card) return index;
         next = *end == ',' ? end + 1 : end;
     }
     return -1;
 }
 
-/* The GPU of the device_id that a rank table gives this rank, or its place among the ranks of the host. */
+/* Chooses the GPU of the device_id that a rank table gives this rank, else the one of this rank's place on the
+ * host. */
 static tutti_status choose_by_rank(int count, int *device_out) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -149,8 +151,8 @@ static tutti_status choose_by_rank(int count, int *device_out) {
     else if (card >= 0 && !atomic_flag_test_and_set(&told))
         tutti_log(
             TUTTI_LOG_WARN,
-            "the rank table's device_id %d is none of the %d GPUs that this process sees%s%.200s: it uses GPU %d, "
-            "by its place on the host; set TUTTI_DEVICE to choose another",
+            "the rank table's device_id %d is not among the %d GPUs that this process sees%s%.200s: the rank uses "
+            "GPU %d, by its place on the host; set TUTTI_DEVICE to choose another",
             card, count, visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "", visible != NULL ? visible : "", *device_out);
     return TUTTI_OK;
 }
@@ -162,7 +164,8 @@ tutti_status tutti_device_choose(int *device_out) {
     TUTTI_TRY(tutti_device_open(&device));
     TUTTI_TRY(device->count(&count));
     if (!by_rank && chosen >= count)
-        return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_DEVICE=%d: this process sees %d GPU%s; see CUDA_VISIBLE_DEVICES",
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "TUTTI_DEVICE=%d is out of range: this process sees %d GPU%s; see CUDA_VISIBLE_DEVICES",
                           chosen, count, count == 1 ? "" : "s");
     if (by_rank) TUTTI_TRY(choose_by_rank(count, &chosen));
     *device_out = chosen;
@@ -174,7 +177,7 @@ tutti_status tutti_device_choose(int *device_out) {
 static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads_out) {
     (void)bytes;
     *(unsigned long long *)loads_out = info->dlpi_adds;
-    return 1; /* every library says the same */
+    return 1; /* the count is the same for every library */
 }
 
 /* True if PyTorch, a runtime linked into the program, or the program itself has loaded the driver's library. A search
@@ -189,15 +192,15 @@ static bool driver_is_loaded(void) {
     return driver != NULL;
 }
 
-/* The module, if CUDA could be in use here. A driver without a module is not an error: most processes in which it is
- * loaded give only host memory. */
+/* Returns the module if this process may be using CUDA. A driver without a module is not an error: most processes
+ * in which a driver is loaded pass only host memory. */
 static const tutti_cuda_module *module_to_ask(void) {
     const tutti_cuda_module *module = atomic_load_explicit(&state.module, memory_order_acquire);
     if (module != NULL || !driver_is_loaded()) return module;
     pthread_mutex_lock(&state.lock);
     bool first = state.loaded == UNKNOWN;
     if (load() != TUTTI_OK && first)
-        tutti_log(TUTTI_LOG_INFO, "CUDA's driver is loaded, but memory of GPUs is not recognised: %s", state.reason);
+        tutti_log(TUTTI_LOG_INFO, "the CUDA driver is loaded, but GPU memory is not recognised: %s", state.reason);
     pthread_mutex_unlock(&state.lock);
     return atomic_load_explicit(&state.module, memory_order_acquire);
 }

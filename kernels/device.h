@@ -1,16 +1,15 @@
 /*
- * GPUs behind one table: memory, copies, streams, events, waiting, reductions. comm/ and the trainer use a GPU only
- * through it; libtutti_cuda.so (kernels/cuda) fills it, and is opened when first needed. Where there is no GPU, tests
- * open a stand-in, whose memory is host memory and whose streams are threads.
+ * GPUs behind one table: memory, copies, streams, events, waits, reductions. comm/ and the trainer use a GPU only
+ * through it. libtutti_cuda.so (kernels/cuda) fills it and is opened on first use. Where there is no GPU, tests open
+ * a stand-in, whose memory is host memory and whose streams are threads.
  *
- *   device()  ->  module "cuda"  ->  tutti_device: calls that act on the calling thread's current GPU, as CUDA's own
- *   do
+ *   tutti_device_open()  ->  module "cuda"  ->  tutti_device: calls on the calling thread's current GPU, as in CUDA
  *
- * A stream is a cudaStream_t, an event a cudaEvent_t; NULL is the default stream. "In the stream" means: enqueued,
- * and carried out after all that was enqueued there before; the call returns at once.
+ * A stream is a cudaStream_t, an event a cudaEvent_t; NULL is the default stream. "In the stream" means: the call
+ * enqueues the operation and returns at once; the operation runs after everything that was enqueued there before.
  *
  * Invariant: nothing here creates a CUDA context in a process that has none, except the calls whose comments say so.
- * Statuses are Tutti's, with CUDA's own error text.
+ * Calls return Tutti's statuses, with CUDA's error text.
  */
 #ifndef TUTTI_KERNELS_DEVICE_H
 #define TUTTI_KERNELS_DEVICE_H
@@ -40,7 +39,7 @@ typedef struct tutti_event_ *tutti_event_handle;
 
 /* One GPU, or one MIG instance. */
 typedef struct tutti_device_facts {
-    /* UUID; of the instance, where a GPU has several: equal means the same GPU or instance */
+    /* UUID of the GPU, or of the instance where a GPU has several: equal means the same GPU or instance */
     uint8_t id[TUTTI_DEVICE_ID_BYTES];
     char name[128];
     char pci[32]; /* "0000:3b:00.0", as hwloc and NCCL write it */
@@ -49,7 +48,7 @@ typedef struct tutti_device_facts {
     int processors;    /* streaming multiprocessors */
     bool stream_waits; /* the device does wait_value and write_value; else a host thread does them */
     bool ipc;          /* memory can be exported */
-    bool mps;          /* kernels of several processes run at the same time, by NVIDIA's MPS; else in turns */
+    bool mps;          /* kernels of several processes run at the same time, under NVIDIA's MPS; else in turns */
 } tutti_device_facts;
 
 /* The memory that a pointer points to. */
@@ -58,7 +57,8 @@ typedef struct tutti_device_place {
     int device;          /* CUDA: index */
     void *base;          /* CUDA: start of the allocation that the pointer is in */
     size_t bytes;
-    /* CUDA: of that allocation; a later one at the same address has another (CU_POINTER_ATTRIBUTE_BUFFER_ID). */
+    /* CUDA: ID of that allocation; a later allocation at the same address has another ID
+     * (CU_POINTER_ATTRIBUTE_BUFFER_ID). */
     uint64_t serial;
 } tutti_device_place;
 
@@ -66,13 +66,13 @@ typedef struct tutti_device_place {
 typedef struct tutti_device_export {
     uint8_t handle[TUTTI_DEVICE_IPC_BYTES];
     uint64_t offset; /* of the exported pointer within the allocation */
-    uint64_t serial; /* of the allocation, as in tutti_device_place: a later one at the same address has another */
+    uint64_t serial; /* of the allocation, as in tutti_device_place */
 } tutti_device_export;
 
 #define TUTTI_DEVICE_MOST_BUFFERS 64
 #define TUTTI_DEVICE_MOST_VALUES  (2 * TUTTI_DEVICE_MOST_BUFFERS)
 
-/* A wait_value or write_value of the table below, as one of several. */
+/* One wait_value or write_value (see the table below) in a list of several. */
 typedef struct tutti_device_value {
     void *at;
     uint64_t value;
@@ -80,30 +80,30 @@ typedef struct tutti_device_value {
 } tutti_device_value;
 
 typedef struct tutti_device {
-    /* -------------------------------------------------------------------------------- which GPUs there are */
+    /* -------------------------------------------------------------------------------- GPUs of this process */
 
-    /* TUTTI_ERR_UNSUPPORTED with the driver's reason: no driver, a driver that is too old ("driver X, needs Y"), no
-     * GPU. */
+    /* Fails with TUTTI_ERR_UNSUPPORTED and the driver's reason: no driver, a driver that is too old ("driver X,
+     * needs Y"), no GPU. */
     tutti_status (*check)(void);
-    /* "CUDA 13.0, driver for 13.1". */
+    /* Writes for example "CUDA 13.0, driver for 13.1". */
     void (*describe)(char *text, size_t capacity);
     tutti_status (*count)(int *count_out);
     tutti_status (*facts)(int device, tutti_device_facts *facts_out);
-    /* The calling thread's GPU. `use` creates its context where the process has none. */
+    /* Set and get the calling thread's GPU. `use` creates its context if the process has none. */
     tutti_status (*use)(int device);
     tutti_status (*current)(int *device_out);
-    /* Returns to the GPU that was current, unless this process has no context there: a thread that has chosen no
-     * GPU has GPU 0, and selecting it would create a context. */
+    /* Selects the GPU that was current before, unless this process has no context there: the current GPU of a
+     * thread that has selected none is GPU 0, and selecting it would create a context. */
     void (*leave)(int device);
     /* True when this process has a context on any GPU; only then can a pointer be a CUDA pointer. Cheap; creates no
      * context. */
     bool (*in_use)(void);
-    /* Only when in_use returns true. Takes some 100 ns. */
+    /* May be called only when in_use returns true; takes some 100 ns. */
     tutti_status (*locate)(const void *pointer, tutti_device_place *place_out);
 
     /* ---------------------------------------------------------------------------------------------- memory */
 
-    /* On the current GPU; a separate allocation, so that it can be exported. */
+    /* Allocates on the current GPU. Each call makes a separate allocation, so that it can be exported. */
     tutti_status (*alloc)(size_t bytes, void **memory_out);
     tutti_status (*free)(void *memory);
     /* Host memory that the GPU reads and writes at the address returned in device_out (may be NULL). */
@@ -112,8 +112,8 @@ typedef struct tutti_device {
     tutti_status (*pin)(void *memory, size_t bytes, void **device_out); /* existing memory, shared memory included */
     tutti_status (*unpin)(void *memory);
     tutti_status (*export_memory)(void *memory, tutti_device_export *export_out);
-    /* base_out: start of the allocation, mapped here; one mapping for each export of another process. Not for own
-     * exports. */
+    /* base_out: start of the allocation, mapped here; one mapping for each export. The export must be from another
+     * process. */
     tutti_status (*import_memory)(const tutti_device_export *exported, void **base_out);
     tutti_status (*close_import)(void *base);
 
@@ -123,7 +123,7 @@ typedef struct tutti_device {
     tutti_status (*stream_destroy)(tutti_stream stream);
     tutti_status (*stream_sync)(tutti_stream stream); /* waits; TUTTI_ERR_SYSTEM: an operation in it failed */
     tutti_status (*sync)(void);                       /* waits for all streams of the current GPU */
-    tutti_status (*stream_captures)(tutti_stream stream, bool *captures_out); /* into a graph */
+    tutti_status (*stream_captures)(tutti_stream stream, bool *captures_out); /* is it being captured into a graph? */
     tutti_status (*event_create)(tutti_event_handle *event_out);
     tutti_status (*event_destroy)(tutti_event_handle event);
     tutti_status (*event_record)(tutti_event_handle event, tutti_stream stream);
@@ -134,19 +134,20 @@ typedef struct tutti_device {
 
     tutti_status (*copy)(void *dst, const void *src, size_t bytes, tutti_stream stream); /* between any two places */
     tutti_status (*fill)(void *dst, int value, size_t bytes, tutti_stream stream);
-    /* Work that follows waits until *at has reached value: as CUDA compares, (int64_t)(*at - value) >= 0, so values
-     * must stay below 2^63, and INT64_MAX releases all waits. at is a device address (for example of pinned
-     * memory). All bytes that were written before the value was written are then visible. */
+    /* Later work in the stream waits until *at has reached value: as CUDA compares, (int64_t)(*at - value) >= 0, so
+     * values must stay below 2^63, and INT64_MAX releases all waits. at is a device address (for example of pinned
+     * memory). All bytes that were written before the value are then visible. */
     tutti_status (*wait_value)(tutti_stream stream, void *at, uint64_t value);
-    /* Once the results of all work before it in the stream are visible to all, *at becomes value. */
+    /* Sets *at to value once the results of all earlier work in the stream are visible to everything that reads
+     * them. */
     tutti_status (*write_value)(tutti_stream stream, void *at, uint64_t value);
-    /* Several waits and writes, in their order, by one call of the driver; at most TUTTI_DEVICE_MOST_VALUES. The call copies
+    /* Several waits and writes, in order, with one driver call; at most TUTTI_DEVICE_MOST_VALUES. The call copies
      * the array. */
     tutti_status (*use_values)(tutti_stream stream, const tutti_device_value *values, int count);
     /* kernels/reduce.h on device memory: each source is read once, and the result is written to each of ndsts
-     * buffers (args->dst is not used; a buffer may be one of the sources where nothing else overlaps); bit for bit
-     * the host's result. The call copies the arrays. At most TUTTI_DEVICE_MOST_BUFFERS sources, and as many
-     * results. */
+     * buffers (args->dst is not used; a buffer may be one of the sources if nothing else overlaps). The result
+     * equals the host's bit for bit. The call copies the arrays. At most TUTTI_DEVICE_MOST_BUFFERS sources, and at
+     * most that many results. */
     tutti_status (*reduce)(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream);
     /* Many copies in one operation. */
     tutti_status (*copy_many)(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
@@ -154,11 +155,11 @@ typedef struct tutti_device {
     /* kernels/box.h on device memory; the call copies the plan. dst and src: addresses of element [0, 0, ...]; no
      * overlap. */
     tutti_status (*copy_box)(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream);
-    /* Copies the number of bytes in the uint64_t at bytes_at at the time when the stream reaches this operation,
-     * but at most `most`. src and bytes_at: device addresses of pinned memory; dst: memory of the GPU. */
+    /* Copies at most `most` bytes; their number is the uint64_t at bytes_at when the stream reaches this operation.
+     * src and bytes_at: device addresses of pinned memory; dst: memory of the GPU. */
     tutti_status (*copy_counted)(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);
-    /* Runs a function on a thread of the driver. It must not call anything of this table; work that follows waits
-     * for it. */
+    /* Runs a function on a thread of the driver; later work in the stream waits for it. The function must not call
+     * anything in this table. */
     tutti_status (*call_host)(tutti_stream stream, void (*function)(void *context), void *context);
 } tutti_device;
 
@@ -172,24 +173,24 @@ typedef struct tutti_cuda_module {
 
 /* The calls exported here are for libtutti_trainer and libtutti_ops, which are separate libraries. */
 
-/* Gives the table for the GPUs of this machine: opens the module (TUTTI_CUDA_MODULE names another file) at the
- * first call and calls its check. TUTTI_ERR_UNSUPPORTED with the reason; later calls return the same result. Any
- * thread may call it. */
+/* Returns the table for the GPUs of this machine. The first call opens the module (TUTTI_CUDA_MODULE names another
+ * file) and calls its check. Fails with TUTTI_ERR_UNSUPPORTED and the reason; later calls return the same result.
+ * Any thread may call it. */
 TUTTI_API tutti_status tutti_device_open(const tutti_device **device_out);
-/* The kernels of the opened module, for the trainer. */
+/* Returns the opened module's kernels, for the trainer. */
 TUTTI_API tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out);
-/* The same for operators. */
+/* Returns the opened module's operators. */
 TUTTI_API tutti_status tutti_device_operators(const struct tutti_operators **operators_out);
-/* Gives this rank's GPU: TUTTI_DEVICE, else its rank on the host modulo the number of GPUs. Does not make it
- * current. */
+/* Returns this rank's GPU: TUTTI_DEVICE, else the rank table's device_id, else the rank on the host modulo the
+ * number of GPUs. Does not make it current. */
 TUTTI_API tutti_status tutti_device_choose(int *device_out);
 
-/* Returns the table if this process has a context on a GPU and so may hold CUDA pointers; else NULL. It costs some
- * ns where the answer was no a moment ago, and one load once it is yes. Only in_use, locate and current may be
- * called without tutti_device_open, which checks whether this module can work with the present driver. Never starts
+/* Returns the table if this process has a context on a GPU and so may hold CUDA pointers; else NULL. The call takes
+ * some ns while the answer is a recent no, and one load once it is yes. Only in_use, locate and current may be
+ * called without tutti_device_open, which checks whether this module works with the present driver. It never starts
  * CUDA itself. */
 const tutti_device *tutti_device_in_use(void);
-/* The same for a caller that has just read tutti_coarse_now_ns(). */
+/* As tutti_device_in_use, for a caller that has just read tutti_coarse_now_ns(). */
 const tutti_device *tutti_device_in_use_at(int64_t coarse_now_ns);
 
 #endif

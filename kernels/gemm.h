@@ -13,8 +13,8 @@
 void tutti_gemm(bool transpose_a, bool transpose_b, int m, int n, int k, tutti_real alpha, const tutti_real *a,
                 const tutti_real *b, tutti_real beta, tutti_real *c);
 
-/* The CBLAS uses one thread per rank from then on, unless the user has set OPENBLAS_NUM_THREADS or OMP_NUM_THREADS:
- * ranks share the cores. */
+/* Makes CBLAS use one thread per rank from now on, because ranks share the cores. Does nothing if the user has set
+ * OPENBLAS_NUM_THREADS or OMP_NUM_THREADS. */
 void tutti_gemm_use_one_thread(void);
 
 #endif

@@ -6,9 +6,9 @@
  *   kernels->open(options)  ->  compute: on the host only the table, on a GPU a stream with what its kernels need
  *   kernels->dense_forward(compute, ...)      host: done at once; GPU: enqueued, in the order of the calls
  *
- * Invariant: pointers given to kernels are memory of that compute (alloc), and floats begin at multiples of 16 bytes.
- * Calls without a status record the first failure for check() and wait(). Between open and close only alloc, open and
- * recording allocate memory: a step allocates none.
+ * Invariant: pointers given to kernels are memory of that compute (alloc), and arrays of floats begin at multiples
+ * of 16 bytes. Calls without a status record the first failure for check() and wait(). Between open and close only
+ * alloc, open and recording allocate memory: a step allocates none.
  */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
@@ -46,8 +46,8 @@ typedef struct tutti_compute_options {
 /* Values that change from step to step. Kernels read them from memory of the compute, so that a recorded step can
  * be replayed. */
 typedef struct tutti_step_values {
-    uint64_t time; /* for dropout's random stream: the step */
-    tutti_real lr; /* of SGD */
+    uint64_t time; /* the step, for dropout's random stream */
+    tutti_real lr; /* SGD's learning rate */
     tutti_adam_factors adam;
 } tutti_step_values;
 
@@ -57,9 +57,9 @@ struct tutti_kernels {
 
     tutti_status (*open)(const tutti_compute_options *options, tutti_compute **compute_out);
     void (*close)(tutti_compute *compute); /* NULL is allowed */
-    /* The first failure of a call without a status. Does not wait. */
+    /* Returns the first failure of a call without a status. Does not wait. */
     tutti_status (*check)(tutti_compute *compute);
-    /* Waits until all work is done; then as check. */
+    /* Waits until all work is done, then returns what check returns. */
     tutti_status (*wait)(tutti_compute *compute);
     /* cudaStream_t for the options of collectives; NULL on the host. */
     void *(*stream)(const tutti_compute *compute);
@@ -75,17 +75,17 @@ struct tutti_kernels {
 
     /* --------------------------------------------------------------------------------------- recording */
 
-    /* Calls between begin and end are not carried out but recorded, as is work of other streams that wait for
-     * events of this one; replay enqueues all of it as one. TUTTI_ERR_UNSUPPORTED: on the host, which would gain
-     * nothing. After a failure in between, end returns that failure, and nothing stays recorded. upload, download
-     * and wait must not be called in between. */
+    /* Calls between begin and end are recorded instead of carried out, and so is work of other streams that wait
+     * for events of this one; replay enqueues all of it as one operation. The host fails with
+     * TUTTI_ERR_UNSUPPORTED: it would gain nothing. After a failure between begin and end, end returns that
+     * failure, and no recording is kept. upload, download and wait must not be called between begin and end. */
     tutti_status (*record_begin)(tutti_compute *compute);
     tutti_status (*record_end)(tutti_compute *compute, tutti_recording **recording_out);
     tutti_status (*replay)(tutti_compute *compute, tutti_recording *recording);
     void (*forget)(tutti_compute *compute, tutti_recording *recording); /* NULL is allowed */
 
     /* -------------------------------------------------------------------------------------------- layers
-     * What each computes, and the order of the arguments: see kernels/layers.h, kernels/random.h. */
+     * kernels/layers.h and kernels/random.h describe what each computes, and the order of the arguments. */
 
     /* Elements of scratch, which all layers share, and of the memory that forward keeps for backward. */
     size_t (*conv_scratch_count)(const tutti_conv *conv, int batch);
@@ -119,10 +119,10 @@ struct tutti_kernels {
     /* Dropout with the stream dropout->stream at time values->time. */
     void (*dropout)(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values, size_t count,
                     const tutti_real *src, tutti_real *dst);
-    /* sums[0] is set to, or with adds increased by, the sum of the batch's losses; sums[1] the same with the number
-     * of right answers. */
+    /* sums[0] is set to the sum of the batch's losses, and sums[1] to the number of correct predictions; with
+     * `adds` they are increased by these numbers instead. */
     void (*softmax_loss)(tutti_compute *compute, const tutti_softmax_loss_args *args, bool adds, double *sums);
-    /* The same where each rank has some of the classes. All pointers in parts are memory of the compute. */
+    /* The same in parts, where each rank has some of the classes. All pointers in parts are memory of the compute. */
     void (*softmax_largest)(tutti_compute *compute, const tutti_softmax_parts *parts);
     void (*softmax_sums)(tutti_compute *compute, const tutti_softmax_parts *parts);
     /* The call consumes parts' sums and best. */
@@ -132,7 +132,7 @@ struct tutti_kernels {
     void (*fill)(tutti_compute *compute, size_t count, tutti_real value, tutti_real *data);
 
     /* ---------------------------------------------------------------------------------------- optimizers
-     * All pieces in one operation; lr and Adam's factors are taken from values. */
+     * One operation for all pieces; lr and Adam's factors are taken from values. */
 
     void (*sgd)(tutti_compute *compute, const tutti_sgd *rule, const tutti_step_values *values,
                 const tutti_optimizer_piece *pieces, int npieces);

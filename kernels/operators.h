@@ -8,14 +8,15 @@
  *
  * Types: "reals" are float32 and float64; "floats" are these, float16, bfloat16 and float8, which are computed in
  * float32 and rounded to nearest even once per result; "numbers" are floats and integers. Integers wrap. Comments
- * name bool where it is allowed. Nothing uses FMA: with one C library every x86 processor gives the same bits,
+ * name bool where it is allowed. Nothing uses FMA: with one C library, every x86 processor gives the same bits,
  * except in matrix products (CBLAS).
  *
- * The functions are the host's. The table at the end (tutti_operators) has the same operators for GPUs: the same
- * types, rules for NaN, ties, wrapping and rounding. GPUs give the host's bits, in float32 and shorter floats also
- * for exp, log, gelu and random numbers, except for roundings of: matrix products and convolutions (cuBLAS); float64
- * exp, log, erfc, sin and cos (CUDA's); and sums in another order, which depends on the shape only: sums over
- * dimensions, of batch normalisation and of softmax, kept in float64 as on the host.
+ * The functions are the host's. The table at the end (tutti_operators) has the same operators for GPUs, with the
+ * same types and the same rules for NaN, ties, wrapping and rounding. GPUs give the host's bits, in float32 and
+ * shorter floats also for exp, log, gelu and random numbers. Only these may be rounded differently: matrix products
+ * and convolutions (cuBLAS); float64 exp, log, erfc, sin and cos (CUDA's); and sums that are added in another order,
+ * which depends on the shape only: over dimensions, of batch normalisation and of softmax, kept in float64 as on the
+ * host.
  */
 #ifndef TUTTI_KERNELS_OPERATORS_H
 #define TUTTI_KERNELS_OPERATORS_H
@@ -39,13 +40,13 @@ typedef enum tutti_kernel_binary_kind {
     TUTTI_KERNEL_DIV,     /* not bool; integers truncate towards zero, x / 0 is 0, the smallest / -1 is the smallest */
     TUTTI_KERNEL_MAXIMUM, /* NaN wins, -0 < +0; bool: or */
     TUTTI_KERNEL_MINIMUM, /* NaN wins; bool: and */
-    TUTTI_KERNEL_EQUAL,   /* 1 where a == b, else 0; bool, too */
+    TUTTI_KERNEL_EQUAL,   /* 1 where a == b, else 0; bool is allowed */
     TUTTI_KERNEL_RELU_BACKWARD,     /* a: relu's result or argument, b: dy; 0 where a <= 0, else b; not bool */
     TUTTI_KERNEL_GELU_BACKWARD,     /* a: x, b: dy; floats */
     TUTTI_KERNEL_GELU_TANH_BACKWARD /* the same for the approximation */
 } tutti_kernel_binary_kind;
 
-/* y[i, j, ...] = a[i, j, ...] kind b[i, j, ...]; y is dense and may be an operand that is dense, too. */
+/* y[i, j, ...] = a[i, j, ...] kind b[i, j, ...]; y is dense and may be one of the operands if that is dense, too. */
 typedef struct tutti_kernel_binary_args {
     tutti_type type; /* of a, b and y: numbers, bool as above */
     int ndims;       /* 0, which is one element, to TUTTI_KERNEL_MOST_DIMS */
@@ -258,16 +259,16 @@ void tutti_kernel_embedding(const tutti_kernel_embedding_args *args, const void 
 void tutti_kernel_embedding_backward(const tutti_kernel_embedding_args *args, const void *dy, void *dtable);
 
 /* -------------------------------------------------------------------------------- by the index in a global array
- * Element [i, j, ...] of the local array is [first[0] + i, first[1] + j, ...] of a global one; its index is its
- * position there in row-major order. The value of an element depends only on its index: not on the number of ranks,
- * nor on the cut. */
+ * Element [i, j, ...] of the local array is element [first[0] + i, first[1] + j, ...] of a global array; its index
+ * is its position there in row-major order. The value of an element depends only on its index, not on the number of
+ * ranks or on how the global array is cut. */
 
 typedef struct tutti_kernel_shard {
     int ndims; /* 0 to TUTTI_KERNEL_MOST_DIMS */
     const int64_t *global_shape, *first, *shape;
 } tutti_kernel_shard;
 
-/* Parameters of the random numbers by counter of kernels/random.h. */
+/* Parameters of the counter-based random numbers (kernels/random.h). */
 typedef struct tutti_kernel_random {
     uint64_t seed, stream;
 } tutti_kernel_random;
@@ -277,16 +278,16 @@ typedef struct tutti_kernel_random {
 void tutti_kernel_dropout(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                           double rate, const void *x, void *y);
 
-/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type but never
- * to high, where the type has a number between the two. */
+/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type, but never
+ * to high if the type has a number between low and high. */
 void tutti_kernel_random_uniform(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                  double low, double high, void *y);
 /* Floats: normal deviates (Box-Muller; within 6.6 standard deviations, float64: 8.6). */
 void tutti_kernel_random_normal(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                 double mean, double stddev, void *y);
 
-/* y = start + step * index, for numbers, computed in float64 and cast as in tutti_kernel_cast; integers with whole
- * start and step: in 64 bits, which wrap. */
+/* y = start + step * index, for numbers, computed in float64 and cast as in tutti_kernel_cast; for integers with
+ * whole start and step, computed in 64 bits that wrap. */
 void tutti_kernel_arange(tutti_type type, const tutti_kernel_shard *shard, double start, double step, void *y);
 
 /* y[i] = value, cast as in tutti_kernel_cast. All types. */
@@ -296,7 +297,8 @@ void tutti_kernel_fill(tutti_type type, double value, size_t count, void *y);
  * The operators for the memory of a device: kernels/host fills it for the processor, libtutti_cuda.so for a GPU.
  * Host: a call is done when it returns, and the stream is not used. GPU: a call is enqueued in the stream, a
  * cudaStream_t of the thread's current GPU, to which all memory belongs. Structs and what they point to, except
- * arrays of elements, are in host memory and may be changed at once. Scratch may be NULL where it takes 0 bytes. */
+ * arrays of elements, are in host memory and may be changed once the call has returned. Scratch may be NULL where it
+ * needs 0 bytes. */
 
 typedef struct tutti_operators {
     const char *name; /* "host", "cuda" */

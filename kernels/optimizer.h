@@ -45,8 +45,8 @@ tutti_adam_factors tutti_optimizer_adam_factors(const tutti_adam *rule);
 
 void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *gradient, tutti_real *mean,
                           tutti_real *square, tutti_real *parameter);
-/* The same with given factors; rule's lr and step are not used. Without weight decay factors->keep is not used
- * either, so pieces with and without it can use the same factors. */
+/* As tutti_optimizer_adam, with given factors; rule's lr and step are not used. Without weight decay factors->keep
+ * is not used either, so pieces with and without it can use the same factors. */
 void tutti_optimizer_adam_piece(const tutti_adam *rule, const tutti_adam_factors *factors,
                                 const tutti_optimizer_piece *piece);
 

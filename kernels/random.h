@@ -1,5 +1,5 @@
 /*
- * Random numbers by counter: a number depends only on (seed, stream, index), so any rank, thread or later run
+ * Counter-based random numbers: a number depends only on (seed, stream, index), so any rank, thread or later run
  * computes the same number without keeping state. Every use has its own stream.
  *
  * Method: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).

@@ -14,9 +14,8 @@ typedef double tutti_real;
 typedef float tutti_real;
 #endif
 
-/* For loops that gain from registers wider than the baseline's: the loader picks the version that this
- * processor can run. Without FMA both give the same bits. Not used under sanitizers, whose runtime starts after
- * that choice. */
+/* For loops that gain from registers wider than the baseline's: the loader picks the version for this processor.
+ * Without FMA both give the same bits. Not used under sanitizers, whose runtime starts after that choice. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__) &&                       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TUTTI_VECTOR_CLONES __attribute__((target_clones("avx2", "default")))

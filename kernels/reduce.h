@@ -31,19 +31,19 @@ typedef struct tutti_reduce_args {
 /* Reduces in host memory. A single source is copied (avg still divides, premul multiplies, bool normalises). */
 void tutti_reduce_host(const tutti_reduce_args *args);
 
-/* The same, into each of `ndsts` buffers instead of args->dst, with non-temporal stores and a fence at the end
- * (copy.h). The buffers may be sources, too, without a gain. */
+/* As tutti_reduce_host, but writes the result to each of `ndsts` buffers instead of args->dst, with non-temporal
+ * stores and a fence at the end (copy.h). The buffers may be sources, too, but that gains nothing. */
 void tutti_reduce_host_stream(const tutti_reduce_args *args, void *const *dsts, int ndsts);
 
-/* True when the reduction exists for the type. (No avg and premul_sum for bool; no bitwise operations on
- * floats.) */
+/* True when the reduction exists for the type. (bool has no avg and no premul_sum; floats have no bitwise
+ * operations.) */
 bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction);
 
 /* Name of the instruction set in use: "plain", "neon", "avx2" or "avx512"; all give the same bits. */
 const char *tutti_reduce_variant_name(void);
 
-/* For tests and benches: uses the named variant from now on; NULL: the best one again. Returns false (and changes
- * nothing) when this build or machine has no such variant. */
+/* For tests and benches: uses the named variant from now on, or with NULL the best one again. Returns false and
+ * changes nothing if this build or machine does not have the variant. */
 bool tutti_reduce_use_variant(const char *name);
 
 #endif

@@ -1,19 +1,20 @@
 /*
- * instructions: counts the instructions of the loops that reduce and copy, and of the way through the library. A count
- * is the same in every run on one kind of processor, where times are not.
+ * instructions: counts the instructions of the loops that reduce and copy, and of calls of the library. A count is
+ * the same in every run on one kind of processor; times are not.
  *
  *   child    prepares, warms up, stops itself (mark), runs the region, stops itself again (mark)
- *   parent   between the marks lets it take one step after the other (PTRACE_SINGLESTEP) and counts
+ *   parent   between the marks executes the child step by step (PTRACE_SINGLESTEP) and counts
  *
- * What an empty region takes, the marks among it, is subtracted. A step that leaves the program counter where it was
- * is a further turn of an instruction that repeats itself (rep movsb): processors step through those turn by turn.
- * They are counted apart. What the system does within a step (a page fault, a system call) counts nothing, and neither do
- * the clocks that the system maps into each process (vdso): they read again when a tick falls between two of their steps.
+ * The count of an empty region, which includes the marks, is subtracted. A step that leaves the program counter where
+ * it was is a further turn of an instruction that repeats itself (rep movsb): processors step through those turn by
+ * turn. Turns are counted separately. Work of the kernel within a step (a page fault, a system call) does not count,
+ * and neither do the clocks that the kernel maps into each process (vdso): they read again when a tick falls between
+ * two of their steps.
  *
- * A step takes 1 to 25 us, the more in virtual machines. So a size of more than MOST_STEPS instructions, as the next
- * smaller one lets expect, is left out, unless with --all.
+ * A step takes 1 to 25 us, more in virtual machines. So a size is left out, unless with --all, if the next smaller
+ * one predicts more than MOST_STEPS instructions for it.
  *
- *   instructions [--all] [BYTES...]     default: 64 4096 65536; exits with 77 where processes may not be traced
+ *   instructions [--all] [BYTES...]     default: 64 4096 65536; exits with 77 if processes may not be traced
  */
 #include <gnu/libc-version.h>
 #include <link.h>
@@ -41,22 +42,22 @@
 #define MOST_STEPS   250000
 #define CALL_REPEATS 9
 
-/* What is measured, with what it needs. */
+/* A measured region, with its parameters. */
 typedef struct region {
     void (*run)(const struct region *);
-    const char *variant; /* of the reductions; NULL: the best */
+    const char *variant; /* variant of the reductions; NULL: the best */
     tutti_type type;
     int nsrcs;
-    size_t bytes; /* of the result */
+    size_t bytes; /* bytes of the result */
     bool needs_comm;
-    tutti_comm *comm; /* of one rank; made by the child */
+    tutti_comm *comm; /* has one rank; made by the child */
 } region;
 
 typedef struct counts {
     long long instructions, turns;
 } counts;
 
-/* What the command line asks for. */
+/* The requests of the command line. */
 typedef struct request {
     size_t sizes[MOST_SIZES];
     int nsizes;
@@ -153,14 +154,14 @@ static _Noreturn void be_child(region r) {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(EXIT_SKIP);
     if (!tutti_reduce_use_variant(r.variant)) _exit(EXIT_FAILURE);
     if (r.needs_comm && tutti_comm_create(0, 1, NULL, NULL, NULL, &r.comm) != TUTTI_OK) _exit(EXIT_FAILURE);
-    for (int i = 0; i < 3; i++) r.run(&r); /* what is done once only: pages, names of functions, tables */
+    for (int i = 0; i < 3; i++) r.run(&r); /* warm-up of one-time work: pages, names of functions, tables */
     raise(SIGSTOP);
     r.run(&r);
     raise(SIGSTOP);
     _exit(EXIT_SUCCESS);
 }
 
-/* From the first mark, at which the child stands, to the second. */
+/* Counts from the first mark, at which the child has stopped, to the second. */
 static bool count_steps(pid_t child, counts *counts_out) {
     counts c = {0};
     const range vdso = find_vdso();
@@ -204,8 +205,8 @@ static int compare_counts(const void *a, const void *b) {
     return (one->instructions > other->instructions) - (one->instructions < other->instructions);
 }
 
-/* What a call does only after some time has passed is counted in most runs, since steps are slow, but not in all: so a call's count
- * is the median of several. */
+/* Work that a call does only after some time has passed is counted in most runs, since steps are slow, but not in
+ * all: so a call's count is the median of several. */
 static counts count(const region *r) {
     static counts empty;
     counts several[CALL_REPEATS];
@@ -232,7 +233,7 @@ static long long print_row(const char *what, const char *variant, const char *ty
     return c.instructions + c.turns;
 }
 
-/* A row per size. */
+/* Prints a row per size. */
 static void print_sizes(const char *what, const char *variant, const char *type, region r, const request *q) {
     double per_byte = 0;
     for (int i = 0; i < q->nsizes; i++) {
@@ -262,8 +263,8 @@ static void print_copies(const request *q) {
 #endif
 }
 
-/* A communicator of one rank: all of a call but the meeting and the peers. Messages are not here: while they wait they
- * look at the clock, which is never twice the same. */
+/* A communicator of one rank: the whole call except the meeting and the peers. Messages are left out: while they
+ * wait, they read the clock, which never gives the same count twice. */
 static void print_calls(void) {
     static const struct {
         const char *name;
@@ -325,7 +326,7 @@ int main(int argc, char **argv) {
         return EXIT_FAILURE;
     }
     stay_here();
-    count(&(region){.run = run_nothing}); /* a skip comes before the table */
+    count(&(region){.run = run_nothing}); /* a skip must come before the table */
     print_head(&q);
     print_reductions(&q);
     print_copies(&q);

@@ -1,6 +1,6 @@
 /*
- * link_limits: what one TCP connection between two hosts can do at best, as a yardstick for the other programs: to and
- * fro, both ways at once and one way, per congestion control.
+ * link_limits: the limits of one TCP connection between two hosts, as a reference for the other programs: round
+ * trips, both ways at once and one way, per congestion control.
  *
  *   host A:  link_limits --listen [ADDRESS]
  *   host B:  link_limits ADDRESS [CONGESTION...]        prints the table; A ends with it
@@ -22,12 +22,12 @@
 #define SAMPLES    9
 #define SAMPLE_US  20000.0
 
-/* What both sides do next. */
+/* The next measurement of both sides. */
 typedef struct order {
-    uint64_t there, back; /* bytes that B sends, and A */
+    uint64_t there, back; /* bytes that B sends, and that A sends */
     uint64_t piece;
     uint32_t iterations; /* 0: no more orders */
-    uint32_t in_turn;    /* A sends when it has received all; else both at once */
+    uint32_t in_turn;    /* A sends after it has received all; else both at once */
     uint32_t wait;
     char congestion[20];
 } order;
@@ -50,7 +50,7 @@ static int move(int fd, const order *o, size_t send_bytes, size_t recv_bytes) {
     return wire_exchange(fd, &job);
 }
 
-/* An order itself goes over the connection, sleeping. */
+/* Passes an order over the connection; waits asleep. */
 static int pass_order(int fd, order *o, int sends) {
     const wire_job job = {.src = o,
                           .dst = o,
@@ -93,7 +93,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Mean time of an iteration in microseconds. Ends the program when the connection does. */
+/* Mean time of an iteration in microseconds. Ends the program if the connection ends. */
 static double time_order(int fd, order *o) {
     if (wire_set_congestion(fd, o->congestion) != 0 || pass_order(fd, o, 1) != 0) exit(EXIT_FAILURE);
     double start = now_us();
@@ -114,7 +114,7 @@ static double measure(int fd, order o) {
     return times[SAMPLES / 2];
 }
 
-/* With the best size of pieces, which it leaves in the order. */
+/* Measures with the best size of pieces, which it stores in the order. */
 static double measure_pieces(int fd, order *o) {
     double best = 0;
     uint64_t best_piece = 0;

@@ -1,11 +1,11 @@
 /*
- * machine_limits: what this machine can do at best, as a yardstick for the other programs. In one run: bandwidth
- * of copying, through the caches and past them, and of adding per level of cache, by one core and by all at once; the
- * way of a cache line between two cores, a switch of tasks, a wake-up.
+ * machine_limits: the limits of this machine, as a reference for the other programs. In one run: bandwidth of
+ * copying, through the caches and past them, and of adding per level of cache, by one core and by all at once; the
+ * transfer time of a cache line between two cores, a task switch, a wake-up.
  *
- * All cores at once: a thread on each, with memory of its own; what they do in the time of the slowest. Two-sided
- * measurements run a second thread on another core (or, for the switch, on the same one). The figure is the best of
- * several rounds: what disturbs a round makes it slower, never faster.
+ * All cores at once: a thread on each, with its own memory; their total work in the time of the slowest. Measurements
+ * with two sides run a second thread on another core (or, for the switch, on the same one). The figure is the best of
+ * several rounds: a disturbance makes a round slower, never faster.
  */
 #include <linux/futex.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ static double now_s(void) {
 
 /* --------------------------------------------------------------------------------------------- cores */
 
-static int cores[MOST_CORES]; /* that this process may use */
+static int cores[MOST_CORES]; /* cores that this process may use */
 static int core_count;
 
 static void find_cores(void) {
@@ -70,7 +70,7 @@ static void copy_past(float *dst, const float *a, const float *b, size_t count) 
     tutti_copy_stream(dst, a, count * sizeof *dst);
 }
 
-/* The library's own loop for the instructions of this processor. */
+/* The library's own loop for this processor's instruction set. */
 static void add(float *dst, const float *a, const float *b, size_t count) {
     const void *const srcs[] = {a, b};
     tutti_reduce_host(&(tutti_reduce_args){
@@ -79,12 +79,12 @@ static void add(float *dst, const float *a, const float *b, size_t count) {
 
 typedef void (*kernel)(float *dst, const float *a, const float *b, size_t count);
 
-/* Threads that do the same at the same time, each in memory of its own. */
+/* Threads that do the same work at the same time, each in its own memory. */
 typedef struct team {
     kernel run;
-    size_t count, repeats; /* elements of a buffer; how often they are written in a round */
+    size_t count, repeats; /* elements of a buffer; number of writes of a buffer per round */
     int threads;
-    _Alignas(LINE) int arrived; /* how often threads have come to line_up(), all together */
+    _Alignas(LINE) int arrived; /* calls of line_up() by all threads together */
     _Alignas(LINE) double seconds[ROUNDS + 1][MOST_CORES];
 } team;
 
@@ -109,7 +109,7 @@ static void *work(void *context) {
         double start = now_s();
         for (size_t i = 0; i < t->repeats; i++) {
             t->run(m->memory, m->memory + t->count, m->memory + 2 * t->count, t->count);
-            __asm__ volatile("" : : "r"(m->memory) : "memory"); /* each repetition counts */
+            __asm__ volatile("" : : "r"(m->memory) : "memory"); /* no repetition may be optimized away */
         }
         t->seconds[round][m->index] = now_s() - start;
     }
@@ -140,7 +140,8 @@ static double bandwidth(kernel run, int nbuffers, size_t working_set, member *me
     for (int i = 0; i < threads; i++) members[i].team = &t, members[i].index = i;
     for (int i = 1; i < threads; i++) {
         if (pthread_create(&members[i].thread, NULL, work, &members[i]) == 0) continue;
-        fprintf(stderr, "machine_limits: cannot start %d threads\n", threads); /* those that run wait for ever */
+        fprintf(stderr, "machine_limits: cannot start %d threads\n",
+                threads); /* the running threads would wait forever */
         exit(EXIT_FAILURE);
     }
     work(&members[0]);
@@ -166,7 +167,7 @@ static void print_bandwidth(const char *level, size_t cache, size_t working_set,
     for (int i = 0; i < threads; i++) free(members[i].memory);
 }
 
-/* The first word of a file of core 0's cache description; "" where the system does not tell. */
+/* The first word of a file of core 0's cache description; "" if the system does not provide it. */
 #define CACHE_TEXT 64 /* bytes of a word */
 static void read_cache(int index, const char *name, char text_out[CACHE_TEXT]) {
     char path[96];
@@ -178,7 +179,7 @@ static void read_cache(int index, const char *name, char text_out[CACHE_TEXT]) {
     fclose(file);
 }
 
-/* How many of the cores that this process may use are named in a list like 0-3,8. */
+/* The number of this process's cores that are named in a list like 0-3,8. */
 static int count_listed(const char *list) {
     int found = 0;
     for (const char *text = list; *text != '\0';) {
@@ -194,10 +195,10 @@ static int count_listed(const char *list) {
 
 typedef struct cache {
     size_t bytes; /* 0: there is none */
-    int sharers;  /* of the cores that this process may use */
+    int sharers;  /* this process's cores that share the cache */
 } cache;
 
-/* The data cache of a level as core 0 sees it. In virtual machines sysconf() tells the whole chip's. */
+/* Core 0's data cache of a level. In virtual machines sysconf() reports the whole chip's. */
 static cache find_cache(int level) {
     char text[CACHE_TEXT];
     for (int index = 0; index < 8; index++) {
@@ -214,7 +215,7 @@ static cache find_cache(int level) {
     return (cache){.sharers = 1};
 }
 
-/* Threads on all cores share caches: each has its part of the data. */
+/* Threads on all cores share caches: each works on a part of the data. */
 static void print_bandwidths(int threads) {
     static const char *const names[] = {"L1", "L2", "L3"};
     const size_t most = (size_t)512 << 20;

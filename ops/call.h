@@ -5,8 +5,8 @@
  *               -> redistribute inputs -> run on the shards -> redistribute output
  *
  * An operator is a row: a rule, what is special about it, and a function that computes the shard of the output from
- * those of the inputs. Whatever the row says is proved by tests/ops/test_ops_rows.c, which tries each signature against one
- * rank.
+ * those of the inputs. tests/ops/test_ops_rows.c checks all properties of the rows: it compares each signature with
+ * the result of one rank.
  */
 #ifndef TUTTI_OPS_CALL_H
 #define TUTTI_OPS_CALL_H
@@ -22,64 +22,65 @@
 
 typedef struct tutti_ops_call tutti_ops_call;
 
-/* A shard, as kernels see it: dense, row-major, in the placement's memory; any extent may be 0, and data then NULL. */
+/* A shard, as kernels see it: dense, row-major, in the placement's memory; any extent may be 0, data is NULL then. */
 typedef struct tutti_ops_operand {
     void *data;
     tutti_type type;
     int ndims;
     int64_t shape[TUTTI_MOST_DIMS], first[TUTTI_MOST_DIMS],
-        whole[TUTTI_MOST_DIMS]; /* of the box; where it begins; of the tensor */
+        whole[TUTTI_MOST_DIMS]; /* extents of the box; its first element; extents of the tensor */
     size_t count;
 } tutti_ops_operand;
 
 typedef struct tutti_ops_row {
     const char *name;
-    const char *rule;          /* NULL: place makes it, from the arguments */
-    const char *sums, *whole;  /* letters of it */
-    tutti_reduction reduction; /* of the sums */
-    /* Groups of inputs, by bits: where those of a group are partial(sum), or partial(avg), along an axis and the others
-     * broadcast, so is the output: it is linear in them together. */
+    const char *rule;          /* NULL: `place` creates it from the arguments */
+    const char *sums, *whole;  /* lists of its letters */
+    tutti_reduction reduction; /* reduction of `sums` */
+    /* Groups of inputs, as bit masks: if the inputs of a group are partial(sum), or partial(avg), along an axis and
+     * the others broadcast, the output is partial in the same way: it is linear in the group's inputs together. */
     unsigned linear[TUTTI_OPS_GROUPS];
-    unsigned added; /* inputs that are added to a sum once: partial(sum) along an axis on which it is summed */
-    bool moves;     /* only moves elements: with all inputs partial in one way so is the output, in any reduction */
-    tutti_reduction keeps; /* of a row that has has_keeps: partial(keeps) passes, with all inputs: max of maxima */
+    unsigned added; /* inputs that are added once to a sum: partial(sum) along an axis on which it is summed */
+    bool moves;     /* only moves elements: if all inputs are partial in one way, so is the output, for any reduction */
+    tutti_reduction keeps; /* with has_keeps: partial(keeps) of all inputs is passed on: max of maxima */
     bool has_keeps;
-    bool mixes_types;    /* inputs may have different ones */
+    bool mixes_types;    /* inputs may have different types */
     bool ranges;         /* dimensions may be parts of their letters' ranges */
-    double ns_per_point; /* of one combination of letters, on one core: rough */
-    /* Checks what the letters do not say; writes rule, types and params as needed. NULL: nothing to do. */
+    double ns_per_point; /* rough time of one combination of letters on one core */
+    /* Checks what the letters do not express; writes rule, types and params as needed. NULL: nothing to do. */
     tutti_status (*place)(tutti_ops_call *call);
     tutti_status (*run)(const tutti_ops_call *call);
 } tutti_ops_row;
 
 typedef enum tutti_ops_way { TUTTI_OPS_BROADCAST = 0, TUTTI_OPS_FACTOR, TUTTI_OPS_PASS } tutti_ops_way;
 
-/* What happens along one axis. */
+/* How a call is computed along one axis. */
 typedef struct tutti_ops_choice {
     tutti_ops_way way;
-    int factor;                /* of TUTTI_OPS_FACTOR */
-    unsigned partial;          /* of TUTTI_OPS_PASS: inputs that are partial; so is the output */
-    tutti_reduction reduction; /* of it */
+    int factor;                /* for TUTTI_OPS_FACTOR */
+    unsigned partial;          /* for TUTTI_OPS_PASS: inputs that are partial; so is the output */
+    tutti_reduction reduction; /* of `partial` */
 } tutti_ops_choice;
 
 struct tutti_ops_call {
     const tutti_ops_row *row;
-    const void *params; /* of the row */
+    const void *params; /* meaning depends on the row */
     int ninputs;
     const tutti_tensor *inputs[TUTTI_OPS_INPUTS];
     const tutti_op_options *options; /* may be NULL */
-    const tutti_layout *target;      /* what the output is to be; NULL: as the options say */
+    const tutti_layout *target;      /* wanted layout of the output; NULL: as in the options */
     const tutti_ops_choice *forced;  /* one for each axis; NULL: the cheapest */
     tutti_type type;                 /* of the output; by default that of the first input */
     tutti_ops_rule rule;
-    bool not_linear; /* place may say so: linear does not hold for these arguments */
+    bool not_linear; /* set by `place`: `linear` does not hold for these arguments */
 
-    tutti_ops_operand in[TUTTI_OPS_INPUTS], out; /* for run, as is what follows */
+    tutti_ops_operand in[TUTTI_OPS_INPUTS], out; /* for `run`, as are the next two */
     const tutti_operators *kernels;              /* of the placement's memory */
-    void *stream;                                /* in which they are enqueued; the host's do not look at it */
+    void *stream;                                /* stream of the kernels; ignored by those of the host */
 };
 
-/* At the beginning of each operator that has a parameter `options`: options of another version's size are copied. */
+/* Used at the beginning of each operator that has a parameter `options`: copies options of another version's
+ * size. */
 #define TUTTI_TAKE_OP_OPTIONS(name)                                                                                    \
     tutti_op_options taken_options;                                                                                    \
     if (options != NULL && options->struct_bytes != sizeof *options) {                                                 \
@@ -88,7 +89,7 @@ struct tutti_ops_call {
         options = &taken_options;                                                                                      \
     }
 
-/* A call with what the row says; then the caller sets params, options and so on. */
+/* A call of that row; the caller then sets params, options and so on. */
 #define TUTTI_OPS_CALL(row_, ...) ((tutti_ops_call){.row = (row_), __VA_ARGS__})
 
 /* Collective. Fills in rule and operands, and makes the output. */
@@ -96,7 +97,7 @@ tutti_status tutti_ops_run(tutti_ops_call *call, tutti_tensor **output_out);
 
 /* ---- place.c */
 
-/* Checks what all operators ask of inputs and options. */
+/* Checks what all operators require of inputs and options. */
 tutti_status tutti_ops_check_inputs(const tutti_ops_call *call);
 /* Checks inputs, reads the rule, finds the letters' extents. */
 tutti_status tutti_ops_place(tutti_ops_call *call);
@@ -115,29 +116,30 @@ bool tutti_ops_is_float(tutti_type type); /* float32 or float64 */
 tutti_status tutti_ops_check_float(const tutti_ops_call *call);
 tutti_status tutti_ops_check_extents(const tutti_ops_call *call); /* of matrix products */
 
-/* Of all dimensions but the last. */
+/* Number of elements in all dimensions but the last. */
 int64_t tutti_ops_rows(const tutti_ops_operand *operand);
 
-/* ---- memory.c: where operators compute, in which stream, and what they need on the way. */
+/* ---- memory.c: where operators compute, in which stream, and their temporary memory. */
 
-/* The kernels for a placement's memory; NULL where this rank is not in it. `name`: of the operator, for errors. */
+/* The kernels for a placement's memory; NULL where this rank is not in it. `name`: name of the operator, for
+ * errors. */
 tutti_status tutti_ops_find_kernels(const char *name, const tutti_placement *placement,
                                     const tutti_operators **kernels_out);
-/* Runs on the GPU of the placement, whatever the thread's is; host memory: at once. */
+/* Runs with the placement's GPU as the current one, and restores the thread's; host memory: runs at once. */
 tutti_status tutti_ops_visit(const tutti_placement *placement, tutti_status (*run)(void *context), void *context);
-/* As they are, or, where they are NULL, those with the thread's stream (tutti_op_use_stream). */
+/* Returns `options`, or, if it is NULL, options with the thread's stream (tutti_op_use_stream). */
 const tutti_options *tutti_ops_collectives(const tutti_options *options);
 /* Returns the options of an operator's collectives; `options` may be NULL. */
 const tutti_options *tutti_ops_options(const tutti_op_options *options);
 
-/* Memory for the time of a call, where its kernels are. Bytes 0: NULL. */
+/* Memory for the duration of a call, in the memory of its kernels. Bytes 0: NULL. */
 typedef struct tutti_ops_scratch {
     void *memory;
-    tutti_tensor *tensor; /* whose it is, on a GPU */
+    tutti_tensor *tensor; /* owner of the memory, on a GPU */
 } tutti_ops_scratch;
 tutti_status tutti_ops_scratch_take(const tutti_ops_call *call, size_t bytes, tutti_ops_scratch *scratch_out);
 void tutti_ops_scratch_give(const tutti_ops_call *call, tutti_ops_scratch *scratch);
-/* Tensors that a call makes and ends. */
+/* Temporary tensors of a call. */
 tutti_status tutti_ops_tensor_make(const tutti_layout *layout, const tutti_options *options, tutti_tensor **tensor_out);
 void tutti_ops_tensor_end(tutti_tensor *tensor, const tutti_options *options); /* NULL is allowed */
 
@@ -153,16 +155,16 @@ typedef struct tutti_ops_layout {
 typedef struct tutti_ops_signature {
     tutti_ops_layout inputs[TUTTI_OPS_INPUTS], output;
     double points; /* combinations of letters that the busiest rank computes */
-    void *cuts;    /* what their cuts lie in */
+    void *cuts;    /* memory of the layouts' cuts */
 } tutti_ops_signature;
 
-/* May the row be computed so along an axis? */
+/* True when the row can be computed in this way along an axis. */
 bool tutti_ops_choice_is_valid(const tutti_ops_call *call, const tutti_ops_choice *choice);
 /* Free it with tutti_ops_signature_free. */
 tutti_status tutti_ops_signature_make(const tutti_ops_call *call, const tutti_ops_choice *choices,
                                       tutti_ops_signature *signature_out);
 void tutti_ops_signature_free(tutti_ops_signature *signature);
-/* The same boxes and partial axes, on placements that are equal? */
+/* True for the same boxes and partial axes, on placements that are equal. */
 bool tutti_ops_layouts_are_equal(const tutti_layout *a, const tutti_layout *b);
 
 /* ---- choose.c: the cheapest signature, the same on all ranks. */

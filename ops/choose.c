@@ -1,6 +1,7 @@
 /*
- * The cheapest signature of a call: the conversions of its inputs, the work of the busiest rank, and the conversion of
- * the output where a layout is wanted. All numbers are equal on all ranks, and so is the choice.
+ * Chooses the cheapest signature of a call: the cost is the conversions of its inputs, the work of the busiest
+ * rank, and the conversion of the output where a layout is wanted. All numbers are equal on all ranks, and so is
+ * the choice.
  */
 #include <string.h>
 
@@ -8,7 +9,7 @@
 
 enum {
     MOST_CANDIDATES = TUTTI_OPS_FACTORS + TUTTI_OPS_GROUPS + 2, /* along one axis */
-    MOST_COMBINATIONS = 256 /* beyond it the axes are settled one after the other, twice */
+    MOST_COMBINATIONS = 256 /* with more, the axes are chosen one after the other, twice */
 };
 
 typedef struct candidates {
@@ -27,13 +28,13 @@ static void add(const tutti_ops_call *call, candidates *list, tutti_ops_choice c
 
 static void add_factor(const tutti_ops_call *call, candidates *list, int factor) {
     tutti_ops_choice choice;
-    memset(&choice, 0, sizeof choice); /* with its padding: add compares bytes */
+    memset(&choice, 0, sizeof choice); /* including the padding: add compares bytes */
     choice.way = TUTTI_OPS_FACTOR;
     choice.factor = factor;
     if (factor >= 0) add(call, list, choice);
 }
 
-/* Ways to let partial values pass; `input` -1: any. */
+/* Adds the choices that pass partial values through; `input` -1: for any input. */
 static void add_passes(const tutti_ops_call *call, candidates *list, tutti_reduction reduction, int input) {
     unsigned all = (1u << call->ninputs) - 1;
     for (int g = -1; g < TUTTI_OPS_GROUPS; g++) {
@@ -52,8 +53,8 @@ static void add_all_factors(const tutti_ops_call *call, candidates *list, unsign
         if ((mask >> f & 1) != 0) add_factor(call, list, f);
 }
 
-/* What an input suggests by the way it is. A partial one has to be reduced for most: scattered along any letter that is
- * cheaper. */
+/* Adds the choices that suit the layout of an input. For most choices a partial input must be reduced, which is
+ * cheaper if it is scattered along a letter. */
 static void add_of_input(const tutti_ops_call *call, candidates *list, int input, tutti_sbp sbp) {
     if (sbp.kind == TUTTI_SBP_SPLIT) add_factor(call, list, call->rule.inputs[input].factor[sbp.dim]);
     if (sbp.kind != TUTTI_SBP_PARTIAL) return;
@@ -82,12 +83,12 @@ static void list_candidates(const tutti_ops_call *call, const tutti_layout *targ
 
 /* ------------------------------------------------------------------------------------------------ prices */
 
-/* Prices of GPUs are not measured: they count what the busiest rank receives, at the pace of a link between two GPUs,
- * and some launches. */
+/* Prices of GPUs are not measured: they count the bytes that the busiest rank receives, at the bandwidth of a link
+ * between two GPUs, and some launches. */
 static const double GPU_LAUNCH_US = 20, GPU_BYTES_PER_US = 1e5;
-static const double GPU_PACE = 1e-3; /* of a row's time of one core */
+static const double GPU_PACE = 1e-3; /* times a row's time on one core */
 
-/* How many terms of a sum, say, come together. */
+/* Number of terms of each sum when partial values are reduced. */
 static double terms_of(const tutti_layout *from, const tutti_layout *to) {
     double terms = 1;
     for (int axis = 0; axis < tutti_placement_axes(from->placement); axis++)
@@ -96,7 +97,8 @@ static double terms_of(const tutti_layout *from, const tutti_layout *to) {
     return terms;
 }
 
-/* Elements that the index-th rank receives: its share of the terms' sums, and what it then has not. */
+/* Number of elements that the index-th rank receives: its share of the terms' sums, and the elements that it lacks
+ * then. */
 static tutti_status count_received(const tutti_layout *from, const tutti_layout *to, int index, double *received_out) {
     int64_t has_first[TUTTI_MOST_DIMS], has_end[TUTTI_MOST_DIMS], first[TUTTI_MOST_DIMS], end[TUTTI_MOST_DIMS];
     double has = 1, wants = 1, common = 1, terms = terms_of(from, to);

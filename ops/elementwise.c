@@ -10,7 +10,7 @@
 #include "ops/gradient.h"
 #include "ops/reduce.h"
 
-enum { A = 1, B = 2, MEMORY_NS = 1 }; /* groups of inputs; time of an element, rough */
+enum { A = 1, B = 2, MEMORY_NS = 1 }; /* groups of inputs; rough time of one element */
 
 /* ------------------------------------------------------------------------------------------------ two inputs */
 
@@ -54,7 +54,7 @@ static bool is_any_float(tutti_type type) {
 static tutti_status place_floats(tutti_ops_call *call) {
     tutti_type type = tutti_ops_input(call, 0)->type;
     if (!is_any_float(type))
-        return tutti_ops_fail(call, "it is there for floats, not for %s; tutti_op_cast changes types",
+        return tutti_ops_fail(call, "it supports only floats, not %s; tutti_op_cast changes types",
                               tutti_type_name(type));
     return tutti_ops_place_elementwise(call);
 }
@@ -92,7 +92,7 @@ tutti_status tutti_ops_two(const tutti_ops_row *row, const tutti_tensor *a, cons
     return tutti_ops_run(&call, y_out);
 }
 
-/* The gradient of `of`, which is the product of the row on a and b, summed to the shape of `of`. */
+/* The gradient of `of`: the product of the row on a and b, summed to the shape of `of`. */
 static tutti_status two_backward(const tutti_ops_row *row, const tutti_tensor *a, const tutti_tensor *b,
                                  const tutti_tensor *of, const tutti_tensor *dy, tutti_tensor **dx_out) {
     tutti_ops_call call = TUTTI_OPS_CALL(row, .ninputs = 2, .inputs = {a, b});
@@ -102,7 +102,7 @@ static tutti_status two_backward(const tutti_ops_row *row, const tutti_tensor *a
     return tutti_ops_narrow_gradient(status, wide, of, dx_out);
 }
 
-/* The gradient of `of` is dy itself, but for sums and the layout. */
+/* The gradient of `of` is dy itself, except for sums and the layout. */
 static tutti_status pass_backward(const tutti_tensor *of, const tutti_tensor *dy, tutti_tensor **dx_out) {
     tutti_ops_layout target;
     TUTTI_TRY(tutti_ops_adjoint(of, &target));
@@ -224,7 +224,7 @@ static tutti_status run_cast(const tutti_ops_call *call) {
 static tutti_status place_cast(tutti_ops_call *call) {
     call->type = *(const tutti_type *)call->params;
     if (tutti_type_bytes(call->type) == 0) return tutti_ops_fail(call, "%d is not a type", (int)call->type);
-    /* Terms may be larger than their sum: rounded to a shorter float they would leave nothing of it. */
+    /* Terms may be larger than their sum: rounding them to a shorter float could lose all of it. */
     bool is_close = tutti_ops_is_float(call->type) || call->type == tutti_ops_input(call, 0)->type;
     call->not_linear = !is_close || !is_any_float(tutti_ops_input(call, 0)->type);
     return tutti_ops_place_elementwise(call);

@@ -1,5 +1,5 @@
 /*
- * Rows of elementwise operators that other operators are made of.
+ * Rows of elementwise operators that other operators use.
  */
 #ifndef TUTTI_OPS_ELEMENTWISE_H
 #define TUTTI_OPS_ELEMENTWISE_H
@@ -11,7 +11,7 @@ extern const tutti_ops_row tutti_ops_row_add, tutti_ops_row_sub, tutti_ops_row_m
     tutti_ops_row_gelu_backward, tutti_ops_row_scale, tutti_ops_row_add_number, tutti_ops_row_cast,
     tutti_ops_row_dropout;
 
-/* A row of two inputs on these. */
+/* Runs a row on two inputs. */
 tutti_status tutti_ops_two(const tutti_ops_row *row, const tutti_tensor *a, const tutti_tensor *b,
                            const tutti_op_options *options, tutti_tensor **y_out);
 

@@ -1,6 +1,6 @@
 /*
- * Rows of a table by indices. The table may be split along its rows: then each rank gives the rows that it has, and the
- * result is a sum.
+ * Looks up rows of a table by indices. If the table is split along its rows, each rank contributes the rows that it
+ * has, and the result is a sum.
  */
 #include "ops/embedding.h"
 

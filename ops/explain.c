@@ -1,5 +1,5 @@
 /*
- * Describes in words how the calling thread's last operator was computed: keeps the raw facts, and writes the text on
+ * Describes how the calling thread's last operator was computed: keeps the raw facts, and writes the text on
  * request.
  */
 #include <stdio.h>
@@ -15,7 +15,7 @@ typedef struct conversion {
 } conversion;
 
 typedef struct note {
-    const char *row; /* NULL: there was none */
+    const char *row; /* NULL: no operator yet */
     char rule[TUTTI_OPS_RULE_TEXT], letters[TUTTI_OPS_FACTORS];
     unsigned sums;
     int naxes, nconversions;

@@ -1,5 +1,5 @@
 /*
- * Tensors whose elements follow from their places.
+ * Tensors whose elements are functions of their position.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "kernels/operators.h"
 #include "ops/gradient.h"
 
-/* What is to be made, and where. */
+/* The tensor to fill. */
 typedef struct filling {
     const void *params;
     const tutti_operators *kernels;
@@ -20,8 +20,8 @@ typedef struct filling {
 
 typedef tutti_status fill_function(void *filling);
 
-/* Each rank fills its own box. Where the layout is partial the values are made as if it were broadcast there, then it
- * holds them as redistribution says: without a message. */
+/* Each rank fills its own box. Along partial axes the values are computed as if they were broadcast, and each rank
+ * then keeps what a redistribution would give it: without messages. */
 static tutti_status make(const char *name, const tutti_layout *layout, fill_function *function, const void *params,
                          tutti_tensor **y_out) {
     tutti_ops_layout plain;
@@ -41,7 +41,7 @@ static tutti_status make(const char *name, const tutti_layout *layout, fill_func
         is_partial = true;
     }
     int64_t first[TUTTI_MOST_DIMS], end[TUTTI_MOST_DIMS];
-    TUTTI_TRY(tutti_layout_box(layout, 0, first, end)); /* also of the partial axes */
+    TUTTI_TRY(tutti_layout_box(layout, 0, first, end)); /* includes the partial axes */
     TUTTI_TRY(tutti_ops_tensor_make(&plain.view, NULL, &y));
     tutti_status status = tutti_tensor_local(y, &local);
     f.shard = (tutti_kernel_shard){
@@ -73,7 +73,8 @@ tutti_status tutti_op_random(const tutti_layout *layout, const tutti_random_opti
             TUTTI_ERR_ARGUMENT,
             "random: its options are NULL, or the distribution is neither TUTTI_UNIFORM nor TUTTI_NORMAL");
     if (layout != NULL && (layout->type < TUTTI_FLOAT16 || layout->type > TUTTI_FLOAT8_E5M2))
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "random: it makes floats, not %s", tutti_type_name(layout->type));
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "random: the type must be a float, not %s",
+                          tutti_type_name(layout->type));
     return make("random", layout, fill_random, random, y_out);
 }
 

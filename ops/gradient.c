@@ -1,5 +1,5 @@
 /*
- * What gradients have in common. See gradient.h.
+ * Common parts of gradients. See gradient.h.
  */
 #include "ops/gradient.h"
 
@@ -14,7 +14,7 @@ tutti_status tutti_ops_check_given(const char *name, const tutti_tensor *const *
     return TUTTI_OK;
 }
 
-/* The extent of dimension d of `ndims`, counted as the last ones are aligned; 1 where the layout has it not. */
+/* The extent of dimension d of `ndims`, where the last dimensions are aligned; 1 if the layout lacks it. */
 static int64_t extent_of(const tutti_layout *layout, int d, int ndims) {
     int own = d - (ndims - layout->ndims);
     return own >= 0 ? layout->shape[own] : 1;

@@ -23,7 +23,7 @@ static int64_t count_windows(int64_t extent, int64_t before, int64_t after, int6
     return room < 0 ? 0 : room / stride + 1;
 }
 
-/* How many windows there are over height and width. */
+/* Numbers of windows over height and width. */
 static tutti_status count_output(const tutti_ops_call *call, const int64_t *x_shape, const int64_t kernel[2],
                                  int64_t out[2]) {
     const tutti_windows w = windows_of(call);
@@ -38,7 +38,7 @@ static tutti_status count_output(const tutti_ops_call *call, const int64_t *x_sh
     return TUTTI_OK;
 }
 
-/* The window of the kernels, on the local images. */
+/* Describes the windows to the kernels, for the local images. */
 static tutti_kernel_window place_window(const tutti_ops_call *call, const int64_t *x, const int64_t *y,
                                         const int64_t kernel[2]) {
     const tutti_windows w = windows_of(call);
@@ -56,7 +56,7 @@ static tutti_kernel_window place_window(const tutti_ops_call *call, const int64_
                                  .out_width = y[2]};
 }
 
-/* dy must be as large as the output was. */
+/* dy must have the extents of the output. */
 static tutti_status check_gradient(const tutti_ops_call *call, const tutti_layout *dy, const int64_t *x_shape,
                                    const int64_t kernel[2]) {
     int64_t out[2] = {0, 0};
@@ -74,7 +74,7 @@ static tutti_status take_scratch(const tutti_ops_call *call, const tutti_kernel_
                                   scratch_out);
 }
 
-/* With the scratch in the arguments. */
+/* Runs with the scratch memory in the arguments. */
 static tutti_status run_backward(const tutti_ops_call *call, const tutti_kernel_window *window,
                                  tutti_kernel_conv_backward_args args) {
     tutti_ops_scratch scratch;

@@ -10,11 +10,11 @@ extern const tutti_ops_row tutti_ops_row_conv2d, tutti_ops_row_conv2d_dx, tutti_
     tutti_ops_row_max_pool2d, tutti_ops_row_max_pool2d_backward, tutti_ops_row_avg_pool2d,
     tutti_ops_row_avg_pool2d_backward;
 
-/* What the rows take. Convolutions read the kernel off the weight. */
+/* Params of the rows. Convolutions take the kernel's extents from the weight. */
 typedef struct tutti_ops_windows {
     tutti_windows user;
-    const int64_t *x_shape; /* of gradients of x; NULL: the first input is x */
-    int64_t kernel[2];      /* of gradients of the weight; else filled in from it */
+    const int64_t *x_shape; /* for gradients of x; NULL: the first input is x */
+    int64_t kernel[2];      /* set for gradients of the weight; else filled in from it */
 } tutti_ops_windows;
 
 #endif

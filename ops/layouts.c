@@ -1,5 +1,5 @@
 /*
- * What layouts a signature gives the operands. See call.h.
+ * The layouts that a signature gives the operands. See call.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static bool passes(const tutti_ops_call *call, const tutti_ops_choice *choice) {
     tutti_reduction reduction = choice->reduction;
     if (row->moves && choice->partial == all) return true;
     if (row->has_keeps && reduction == row->keeps && choice->partial == all) return true;
-    /* An average of integers is rounded. */
+    /* An average of integers is rounded, so it is not linear. */
     bool sums =
         reduction == TUTTI_SUM || (reduction == TUTTI_AVG && tutti_ops_is_float(tutti_ops_input(call, 0)->type));
     if (!sums || call->not_linear) return false;
@@ -34,11 +34,11 @@ bool tutti_ops_choice_is_valid(const tutti_ops_call *call, const tutti_ops_choic
 
 /* ------------------------------------------------------------------------------------------------ cuts of letters */
 
-/* Axes of more than one rank that split a letter, in their order, and where they cut it. */
+/* The axes of more than one rank that split a letter, in order, and the offsets of the cuts. */
 typedef struct letter_cuts {
     unsigned axes;
     int nparts;
-    const int64_t *offsets; /* nparts + 1; NULL: it is not split */
+    const int64_t *offsets; /* nparts + 1; NULL: not split */
 } letter_cuts;
 
 static int size_of(const tutti_layout *layout, int axis) {
@@ -54,8 +54,8 @@ static unsigned axes_that_split(const tutti_layout *layout, int dim) {
     return axes;
 }
 
-/* The cuts that the layout has on the dimension, if it is the letter's whole range and split by just these axes; else
- * NULL. */
+/* Returns the layout's cuts of the dimension, if it is the letter's whole range and split by exactly these axes;
+ * else NULL. */
 static const int64_t *cuts_in(const tutti_layout *layout, const tutti_ops_dims *dims, int factor, int64_t extent,
                               unsigned axes) {
     int d = tutti_ops_dims_find(dims, factor);
@@ -69,7 +69,7 @@ static int64_t elements_of(const tutti_layout *layout) {
     return count;
 }
 
-/* Cuts that are there already, of the largest input, then of the target: so the fewest elements move. */
+/* Prefers existing cuts, of the largest input, then of the target: so the fewest elements move. */
 static const int64_t *find_cuts(const tutti_ops_call *call, int factor, unsigned axes) {
     const tutti_ops_rule *rule = &call->rule;
     const int64_t *found = NULL;
@@ -86,7 +86,7 @@ static const int64_t *find_cuts(const tutti_ops_call *call, int factor, unsigned
     return found;
 }
 
-/* Where the rule of layouts cuts, one axis after the other. */
+/* Cuts by the default rule of layouts, one axis after the other. */
 static void cut_by_rule(const tutti_layout *like, unsigned axes, int64_t extent, int64_t *offsets) {
     int nparts = 1;
     offsets[0] = 0;
@@ -119,7 +119,7 @@ static tutti_sbp sbp_of(const tutti_ops_call *call, const tutti_ops_choice *choi
     return (call->row->added >> input & 1) != 0 ? TUTTI_PARTIAL(TUTTI_SUM) : TUTTI_BROADCAST;
 }
 
-/* The letter's cuts in a dimension that is a part of its range. */
+/* Restricts the letter's cuts to a dimension that is a part of its range. */
 static void clip_cuts(const letter_cuts *cuts, int64_t offset, int64_t extent, int64_t *out) {
     for (int part = 0; part <= cuts->nparts; part++) {
         int64_t at = cuts->offsets[part] - offset;
@@ -131,7 +131,7 @@ typedef struct making {
     const tutti_ops_call *call;
     const tutti_ops_choice *choices;
     letter_cuts letters[TUTTI_OPS_FACTORS];
-    int64_t *free; /* room for cuts */
+    int64_t *free; /* unused memory for cuts */
 } making;
 
 /* input -1: the output */

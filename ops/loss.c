@@ -1,6 +1,6 @@
 /*
- * Softmax over the last dimension, and cross-entropy with labels. Where the classes are split the loss is put together
- * from the ranks' maxima and sums (as vocabulary parallelism does: Shoeybi et al., Megatron-LM, 2019): logits do not
+ * Softmax over the last dimension, and cross-entropy with labels. Where the classes are split the loss is computed
+ * from the ranks' maxima and sums (as in vocabulary parallelism: Shoeybi et al., Megatron-LM, 2019): logits do not
  * move.
  */
 #include "ops/loss.h"
@@ -222,7 +222,7 @@ tutti_status tutti_op_softmax_cross_entropy(const tutti_tensor *logits, const tu
     tutti_ops_call whole = TUTTI_OPS_CALL(&tutti_ops_row_cross_entropy, .params = &classes, .ninputs = 2,
                                           .inputs = {logits, labels}, .options = options);
     if (!classes_are_split(layout)) return tutti_ops_run(&whole, losses_out);
-    TUTTI_TRY(tutti_ops_place(&whole)); /* wrong arguments, before anything is sent */
+    TUTTI_TRY(tutti_ops_place(&whole)); /* checks the arguments before anything is sent */
     tutti_tensor *max = NULL, *sums = NULL, *own = NULL;
     const tutti_options *collectives = options != NULL ? options->options : NULL;
     const tutti_op_options of_each = TUTTI_OP_OPTIONS(.options = collectives);
@@ -253,7 +253,8 @@ tutti_status tutti_op_softmax_cross_entropy_backward(const tutti_tensor *logits,
     if (dlogits_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "softmax_cross_entropy_backward: the result is NULL");
     TUTTI_TRY(
-        tutti_ops_place(&call)); /* wrong arguments, before anything is sent: maxima and sums are as large as dlosses */
+        /* checks the arguments before anything is sent: maxima and sums have the extents of dlosses */
+        tutti_ops_place(&call));
     TUTTI_TRY(tutti_ops_adjoint(logits, &adjoint));
     tutti_status status = find_sums(logits, NULL, &max, &sums);
     call.inputs[2] = max;

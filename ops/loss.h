@@ -11,9 +11,9 @@
 extern const tutti_ops_row tutti_ops_row_softmax, tutti_ops_row_softmax_backward, tutti_ops_row_cross_entropy,
     tutti_ops_row_exp_sums, tutti_ops_row_label_logits, tutti_ops_row_losses, tutti_ops_row_cross_entropy_backward;
 
-/* Params of what looks at labels. */
+/* Params of rows that use labels. */
 typedef struct tutti_ops_classes {
-    int64_t count; /* of all ranks together */
+    int64_t count; /* classes on all ranks together */
 } tutti_ops_classes;
 
 #endif

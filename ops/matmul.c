@@ -10,7 +10,7 @@
 
 enum { MOST_BATCH_DIMS = TUTTI_MOST_DIMS - 2 };
 
-static const double FLOP_NS = 0.05; /* of a multiplication and an addition, on one core: rough */
+static const double FLOP_NS = 0.05; /* rough time of a multiplication and an addition on one core */
 
 /* ------------------------------------------------------------------------------------------------ matmul */
 
@@ -19,7 +19,7 @@ static const tutti_matmul *how_of(const tutti_ops_call *call) {
     return call->params != NULL ? call->params : &plain;
 }
 
-/* Letters of the batch dimensions of an input, those that are repeated as 1. */
+/* Writes the letters of an input's batch dimensions; a repeated dimension is written as 1. */
 static tutti_status write_batch(const tutti_ops_call *call, int input, int nbatch, const int64_t *extents, char *text) {
     const tutti_layout *layout = tutti_ops_input(call, input);
     for (int own = 0; own < layout->ndims - 2; own++) {
@@ -58,7 +58,7 @@ static tutti_status place_matmul(tutti_ops_call *call) {
     return TUTTI_OK;
 }
 
-/* Along the batch dimensions of the output: 0 where the input is repeated. */
+/* Strides along the output's batch dimensions: 0 where the input is repeated. */
 static void batch_strides(const tutti_ops_call *call, int input, int nbatch, int64_t *strides) {
     const tutti_ops_operand *operand = &call->in[input];
     int own_batch = operand->ndims - 2;
@@ -173,7 +173,7 @@ static tutti_status run_dense(const tutti_ops_call *call) {
     return multiply(call, &args);
 }
 
-/* Without a bias the bits of input 2 mean nothing. */
+/* Without a bias the bits of input 2 have no effect. */
 const tutti_ops_row tutti_ops_row_dense = {.name = "dense",
                                            .linear = {1 | 4, 2 | 4},
                                            .added = 4,
@@ -239,7 +239,7 @@ tutti_status tutti_op_dense(const tutti_tensor *x, const tutti_tensor *weight, c
 
 tutti_status tutti_ops_bias_backward(const tutti_tensor *bias, const tutti_tensor *dy, tutti_tensor **dbias_out) {
     tutti_ops_layout target;
-    if (bias == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "gradient of a bias: there is no bias, it is NULL");
+    if (bias == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "gradient of a bias: the bias is NULL");
     TUTTI_TRY(tutti_ops_adjoint(bias, &target));
     return tutti_ops_sum_to(dy, &target.view, dbias_out);
 }

@@ -1,7 +1,7 @@
 /*
- * Where operators compute: the kernels of the placement's memory, the GPU and the stream, and memory that comes and goes in it.
+ * Where operators compute: the kernels for the placement's memory, the GPU and the stream, and temporary memory.
  *
- * Invariant: nothing here, and no operator, waits for a GPU. What a call makes for itself goes back in stream order.
+ * Invariant: nothing here, and no operator, waits for a GPU. A call's temporary memory is released in stream order.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ void tutti_ops_tensor_end(tutti_tensor *tensor, const tutti_options *options) {
     tutti_tensor_destroy_in_stream(tensor, tutti_ops_collectives(options)->stream);
 }
 
-/* On a GPU: a tensor of bytes that every rank has for itself. */
+/* On a GPU: a tensor of bytes, of which each rank has its own copy. */
 static tutti_status take_on_gpu(const tutti_ops_call *call, size_t bytes, tutti_ops_scratch *scratch_out) {
     const int64_t shape[] = {(int64_t)bytes};
     const tutti_layout layout = TUTTI_LAYOUT(.placement = tutti_ops_input(call, 0)->placement, .type = TUTTI_UINT8,

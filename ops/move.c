@@ -1,5 +1,5 @@
 /*
- * Transpose, slice and concat: elements keep their values, and their partial reductions.
+ * Transpose, slice and concat: elements keep their values, and stay partial with the same reductions.
  */
 #include "ops/move.h"
 
@@ -18,7 +18,7 @@ static void dense_strides(const tutti_ops_operand *operand, int64_t strides[TUTT
     }
 }
 
-/* What x and y have in common, where element i of y's dimension d is element i + shift[d] of x's. */
+/* Copies the common part of x and y, where element i of y's dimension d is element i + shift[d] of x's. */
 static tutti_status copy_common(const tutti_ops_call *call, const tutti_ops_operand *x, const int64_t *shift) {
     const tutti_ops_operand *y = &call->out;
     tutti_box box = {.ndims = y->ndims, .element_bytes = tutti_type_bytes(y->type)};
@@ -160,8 +160,8 @@ static tutti_status place_slice_backward(tutti_ops_call *call) {
     TUTTI_TRY(place_same(call));
     for (int d = 0; d < dy->ndims; d++) {
         if (dy->shape[d] != slice->end[d] - slice->first[d])
-            return tutti_ops_fail(call, "dimension %d is %lld, and the slice has %lld", d, (long long)dy->shape[d],
-                                  (long long)(slice->end[d] - slice->first[d]));
+            return tutti_ops_fail(call, "dimension %d is %lld, but that of the slice is %lld", d,
+                                  (long long)dy->shape[d], (long long)(slice->end[d] - slice->first[d]));
         call->rule.inputs[0].offset[d] = slice->first[d];
         tutti_ops_set_extent(call, (char)('a' + d), slice->whole[d]);
     }
@@ -259,7 +259,7 @@ tutti_status tutti_op_concat(const tutti_tensor *const *xs, int count, int dim, 
     return tutti_ops_run(&call, y_out);
 }
 
-/* Is the gradient as large as all xs together? */
+/* Checks that the gradient has the extents of all xs together. */
 static tutti_status check_concat_gradient(const tutti_tensor *const *xs, int count, int dim, const tutti_layout *dy) {
     int64_t extent = 0;
     if (dim < 0 || dim >= dy->ndims)

@@ -12,7 +12,7 @@ extern const tutti_ops_row tutti_ops_row_transpose, tutti_ops_row_slice, tutti_o
 
 typedef struct tutti_ops_slice_of {
     const int64_t *first, *end;
-    const int64_t *whole; /* of the gradient of a slice: the shape of what was sliced */
+    const int64_t *whole; /* for the gradient of a slice: the shape of the sliced tensor */
 } tutti_ops_slice_of;
 
 #endif

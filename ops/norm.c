@@ -67,7 +67,7 @@ static size_t channels_of(const tutti_ops_operand *x) {
     return (size_t)x->shape[x->ndims - 1];
 }
 
-/* What the kernels need of x, and where its moments and what they add up have room. */
+/* The data of x for the kernels, and memory for its moments and for their sums. */
 typedef struct norm {
     tutti_kernel_batch_norm_args args;
     tutti_ops_scratch moments, sums;
@@ -78,7 +78,7 @@ static void end(const tutti_ops_call *call, norm *n) {
     tutti_ops_scratch_give(call, &n->sums);
 }
 
-/* Moments by the statistics. */
+/* Computes the moments from the statistics. */
 static tutti_status begin(const tutti_ops_call *call, const tutti_ops_operand *statistics, norm *n) {
     const tutti_ops_operand *x = &call->in[0];
     const size_t channels = channels_of(x), rows = (size_t)tutti_ops_rows(x);
@@ -156,7 +156,7 @@ const tutti_ops_row tutti_ops_row_batch_norm_dx = {.name = "batch_norm_dx",
 
 /* ------------------------------------------------------------------------------------------------ calls */
 
-/* Before the statistics are computed: what the rule would find only then. */
+/* Checks, before the statistics are computed, what the rule would reject only afterwards. */
 static tutti_status check_parameters(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
                                      const tutti_op_options *options) {
     const tutti_ops_call call =
@@ -192,7 +192,7 @@ tutti_status tutti_op_batch_norm(const tutti_tensor *x, const tutti_tensor *gamm
     return tutti_ops_give(status, (tutti_tensor *[]){y, statistics}, (tutti_tensor * *[]){y_out, statistics_out}, 2);
 }
 
-/* Row `row` of the sums as the gradient of a parameter. */
+/* Returns row `row` of the sums as the gradient of a parameter. */
 static tutti_status take_row(const tutti_tensor *sums, int64_t row, const tutti_tensor *of,
                              tutti_tensor **gradient_out) {
     int64_t channels = tutti_tensor_layout(sums)->shape[1];

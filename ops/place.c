@@ -1,5 +1,6 @@
 /*
- * Arguments of operators: checks, and the extents of letters. What is wrong is said from what is equal on all ranks.
+ * Arguments of operators: checks, and the extents of letters. Errors are derived from facts that are equal on all
+ * ranks.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -49,7 +50,7 @@ bool tutti_ops_is_float(tutti_type type) {
     return type == TUTTI_FLOAT32 || type == TUTTI_FLOAT64;
 }
 
-/* CBLAS counts in ints. */
+/* CBLAS uses int for extents. */
 tutti_status tutti_ops_check_extents(const tutti_ops_call *call) {
     for (int i = 0; i < call->ninputs; i++) {
         const tutti_layout *layout = tutti_ops_input(call, i);
@@ -64,7 +65,7 @@ tutti_status tutti_ops_check_extents(const tutti_ops_call *call) {
 tutti_status tutti_ops_check_float(const tutti_ops_call *call) {
     tutti_type type = tutti_ops_input(call, 0)->type;
     if (tutti_ops_is_float(type)) return TUTTI_OK;
-    return tutti_ops_fail(call, "it is there for float32 and float64, not for %s; tutti_op_cast changes types",
+    return tutti_ops_fail(call, "it supports only float32 and float64, not %s; tutti_op_cast changes types",
                           tutti_type_name(type));
 }
 
@@ -82,7 +83,7 @@ tutti_status tutti_ops_check_inputs(const tutti_ops_call *call) {
             return tutti_ops_fail(call, "the types differ; tutti_op_cast changes one");
     }
     if (call->options != NULL && call->options->options != NULL && call->options->options->work != NULL)
-        return tutti_ops_fail(call, "operators have no works: options.work must be NULL");
+        return tutti_ops_fail(call, "operators return no works: options.work must be NULL");
     const tutti_operators *kernels;
     return tutti_ops_find_kernels(call->row->name, first->placement, &kernels);
 }

@@ -11,8 +11,8 @@
 
 /* ------------------------------------------------------------------------------------------------ rules */
 
-/* "abc->ac", or with `keep` "abc->a1c". Gives the number of letters written, without the arrow: of the wide side, then
- * the narrow. */
+/* Writes the wide side, then the narrow one: "abc->ac", or with `keep` "abc->a1c". Returns the number of letters
+ * written, without the arrow. */
 static void write_sides(int ndims, unsigned dims, bool keep, char wide[TUTTI_MOST_DIMS + 1],
                         char narrow[TUTTI_MOST_DIMS + 1], char sums[TUTTI_MOST_DIMS + 1]) {
     int narrows = 0, summed = 0;
@@ -80,8 +80,8 @@ static tutti_status run_max(const tutti_ops_call *call) {
     return reduce(call, TUTTI_MAX, dims_of(call));
 }
 
-/* Each rank's sum divided by the number of elements of the whole: an average of averages were wrong where shards differ
- * in size. */
+/* Each rank's sum divided by the number of elements of the whole tensor: an average of averages would be wrong
+ * where shards differ in size. */
 static tutti_status run_mean(const tutti_ops_call *call) {
     double count = 1;
     for (int d = 0; d < call->in[0].ndims; d++)
@@ -134,12 +134,13 @@ tutti_status tutti_op_reduce(const tutti_tensor *x, tutti_reduction reduction, u
 
 /* ------------------------------------------------------------------------------------------------ sum_to */
 
-/* params: the target's layout. Dimensions that it has not, or with extent 1, are summed. */
+/* params: the target's layout. Dimensions that it lacks, or has with extent 1, are summed. */
 static tutti_status place_sum_to(tutti_ops_call *call) {
     const tutti_layout *x = tutti_ops_input(call, 0), *target = call->target;
     char wide[TUTTI_MOST_DIMS + 1] = "", narrow[TUTTI_MOST_DIMS + 1] = "", sums[TUTTI_MOST_DIMS + 1] = "";
     int missing = x->ndims - target->ndims, summed = 0;
-    if (missing < 0) return tutti_ops_fail(call, "its gradient has %d dimensions, more than it", target->ndims);
+    if (missing < 0)
+        return tutti_ops_fail(call, "its gradient has %d dimensions, more than it has itself", target->ndims);
     for (int d = 0; d < x->ndims; d++) {
         bool is_summed = d < missing || (target->shape[d - missing] == 1 && x->shape[d] != 1);
         wide[d] = (char)('a' + d);
@@ -186,7 +187,7 @@ static tutti_status run_expand(const tutti_ops_call *call) {
         strides[d] = is_repeated ? 0 : stride;
         if (!is_repeated) stride *= y->shape[d];
     }
-    tutti_ops_scratch factor; /* an element */
+    tutti_ops_scratch factor; /* one element */
     TUTTI_TRY(tutti_ops_scratch_take(call, tutti_type_bytes(y->type), &factor));
     const tutti_kernel_binary_args args = {.type = y->type,
                                            .ndims = y->ndims,
@@ -216,7 +217,7 @@ static tutti_status expand_backward(const tutti_tensor *x, double factor, unsign
     return tutti_ops_run_gradient(&call, x, dx_out);
 }
 
-/* Has `y`, the result or its gradient, the shape and type that the result has? */
+/* Checks that `y`, the result or its gradient, has the shape and type of the result. */
 static tutti_status check_extreme(const tutti_tensor *x, const tutti_tensor *y, unsigned dims, bool keep) {
     const tutti_layout *wide = tutti_tensor_layout(x), *is = tutti_tensor_layout(y);
     int64_t shape[TUTTI_MOST_DIMS];
@@ -248,7 +249,7 @@ static tutti_status keep_dims(const tutti_tensor *x, const tutti_tensor *y, unsi
     return tutti_op_reshape(y, layout->ndims, shape, NULL, out);
 }
 
-/* Where x is the extreme its gradient is dy over the number of such places, else 0. */
+/* Where x is the extreme, its gradient is dy divided by the number of such places, else 0. */
 static tutti_status extreme_backward(const tutti_tensor *x, const tutti_tensor *y, unsigned dims,
                                      const tutti_tensor *dy, tutti_tensor **dx_out) {
     tutti_tensor *extremes = NULL, *gradient = NULL, *mask = NULL, *count = NULL, *share = NULL;

@@ -1,9 +1,10 @@
 /*
- * Reshape: which layout the same elements have in another shape without a move, where there is one.
+ * Reshape: finds the layout that the same elements have in another shape without a move, if there is one.
  *
- * Both shapes fall into groups of dimensions with equal products, each as short as possible: [6, 4, 5] -> [24, 5] has
- * (6 4 | 24) and (5 | 5). A split of a group's outermost dimension cuts whole runs of the group's elements, in rows of
- * both sides if the cuts are multiples of what lies inside of the outermost dimension there.
+ * Both shapes are divided into groups of dimensions with equal products, each as short as possible: [6, 4, 5] ->
+ * [24, 5] has (6 4 | 24) and (5 | 5). A split of a group's outermost dimension cuts whole runs of the group's
+ * elements, in rows of both sides if the cuts are multiples of the product of the dimensions inside of the
+ * outermost one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +13,13 @@
 
 #include "ops/gradient.h"
 
-/* Outermost dimension of a group in x and in y, and elements of the group in one index of it. */
+/* The outermost dimension of a group in x and in y, and the number of elements of the group in one index of it. */
 typedef struct group {
     int x_dim, y_dim;
     int64_t x_inner, y_inner;
 } group;
 
-/* Dimensions of extent 1 belong to no group. Gives the number of groups; empty tensors have none. */
+/* Dimensions of extent 1 belong to no group. Returns the number of groups; empty tensors have none. */
 static int find_groups(const tutti_layout *x, int ndims, const int64_t *shape, group groups[TUTTI_MOST_DIMS]) {
     int i = 0, j = 0, count = 0;
     for (;;) {
@@ -54,7 +55,7 @@ static int64_t elements_of(int ndims, const int64_t *shape) {
     return count;
 }
 
-/* The group that a split of x's dimension may go through, with its cuts in y; false: none, or not at these cuts. */
+/* Finds the group that keeps a split of x's dimension, with its cuts in y; false: none, or not with these cuts. */
 static bool carry_cuts(const tutti_layout *x, int dim, const group *groups, int ngroups, int *y_dim_out,
                        int64_t *cuts) {
     for (int g = 0; g < ngroups; g++) {
@@ -70,7 +71,7 @@ static bool carry_cuts(const tutti_layout *x, int dim, const group *groups, int 
     return false;
 }
 
-/* Fills in sbp and cuts of y; `free` has room for all cuts. False: elements have to move. */
+/* Fills in sbp and cuts of y; `free` is memory for all cuts. Returns false if elements must move. */
 static bool carry_layout(const tutti_layout *x, tutti_ops_layout *y, int64_t *free) {
     group groups[TUTTI_MOST_DIMS];
     int y_dims[TUTTI_MOST_DIMS];
@@ -89,7 +90,7 @@ static bool carry_layout(const tutti_layout *x, tutti_ops_layout *y, int64_t *fr
     return true;
 }
 
-/* Where elements have to move: what was split is split on the outermost dimension of more than one element. */
+/* For reshapes that move elements: axes that split x split y's outermost dimension of more than one element. */
 static void split_outermost(const tutti_layout *x, tutti_ops_layout *y) {
     int dim = 0;
     memset(y->cuts, 0, sizeof y->cuts);
@@ -100,7 +101,7 @@ static void split_outermost(const tutti_layout *x, tutti_ops_layout *y) {
     }
 }
 
-/* The shards of both are the same bytes. */
+/* The shards of both tensors have the same bytes. */
 typedef struct shards {
     const tutti_operators *kernels;
     void *stream, *dst;
@@ -158,7 +159,7 @@ static tutti_status read_shape(const tutti_layout *x, int ndims, const int64_t *
 tutti_status tutti_op_reshape(const tutti_tensor *x, int ndims, const int64_t *shape, const tutti_op_options *options,
                               tutti_tensor **y_out) {
     TUTTI_TAKE_OP_OPTIONS("reshape");
-    static const tutti_ops_row row = {.name = "reshape"}; /* for checks only: it has no rule */
+    static const tutti_ops_row row = {.name = "reshape"}; /* used only for checks: it has no rule */
     TUTTI_TRY(tutti_ops_check_inputs(&TUTTI_OPS_CALL(&row, .ninputs = 1, .inputs = {x}, .options = options)));
     if (y_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "reshape: NULL argument");
     const tutti_layout *layout = tutti_tensor_layout(x);

@@ -32,7 +32,7 @@ static bool read_dim(tutti_ops_rule *rule, tutti_ops_dims *dims, char letter) {
             rule->extents[factor] = -1;
         }
         for (int other = 0; other < d; other++)
-            if (dims->factor[other] == factor) return false; /* a diagonal */
+            if (dims->factor[other] == factor) return false; /* the same letter twice: a diagonal */
     } else if (!isdigit((unsigned char)letter)) {
         return false;
     }

@@ -1,6 +1,6 @@
 /*
- * Carrying out a call: inputs are brought into the layouts of the signature, shards are computed, the output is brought
- * to where it is wanted.
+ * Runs a call: converts the inputs to the layouts of the signature, computes the shards, and converts the output to
+ * the wanted layout.
  */
 #include <string.h>
 
@@ -41,7 +41,7 @@ static tutti_status convert(const tutti_ops_call *call, const tutti_tensor *from
     return status;
 }
 
-/* converted[i] becomes the input that was made, NULL: it is as it should be. */
+/* converted[i] becomes the converted input; NULL: it already has the layout. */
 static tutti_status convert_inputs(tutti_ops_call *call, const tutti_ops_signature *signature,
                                    tutti_tensor **converted) {
     for (int i = 0; i < call->ninputs; i++) {
@@ -66,7 +66,7 @@ static bool has_sbp(const tutti_layout *layout, const tutti_sbp *wanted) {
     return true;
 }
 
-/* A gradient has the shape of what it is one of. */
+/* A gradient must have the shape of its tensor. */
 static tutti_status check_target(const tutti_ops_call *call) {
     const tutti_ops_dims *output = &call->rule.output;
     const tutti_layout *target = call->target;
@@ -75,8 +75,8 @@ static tutti_status check_target(const tutti_ops_call *call) {
                 tutti_placement_is_equal(target->placement, tutti_ops_input(call, 0)->placement);
     for (int d = 0; same && d < output->ndims; d++) same = target->shape[d] == output->shape[d];
     if (same) return TUTTI_OK;
-    return tutti_ops_fail(
-        call, "its result has not the shape, type and placement of '%.40s', whose gradient it is to be", target->name);
+    return tutti_ops_fail(call, "its result must have the shape, type and placement of '%.40s', whose gradient it is",
+                          target->name);
 }
 
 static tutti_status run_row(void *context) {
@@ -94,7 +94,7 @@ static tutti_status compute(tutti_ops_call *call, const tutti_ops_signature *sig
     return tutti_ops_visit(placement, run_row, call);
 }
 
-/* target NULL: the output stays as it was computed. */
+/* target NULL: the output keeps the layout in which it was computed. */
 static tutti_status finish(tutti_ops_call *call, const tutti_layout *target, tutti_tensor **output) {
     tutti_tensor *computed = *output;
     const tutti_layout *is = tutti_tensor_layout(computed);
@@ -121,8 +121,8 @@ static tutti_status carry_out(tutti_ops_call *call, const tutti_ops_signature *s
 
 /* ------------------------------------------------------------------------------------------------ all of it */
 
-/* What the output is to be: the call's target, or a layout with the sbp of the options, which this fills in; NULL: as
- * it comes. */
+/* Returns the wanted layout of the output: the call's target, or a layout with the sbp of the options, which this
+ * fills in; NULL: any layout. */
 static const tutti_layout *find_target(const tutti_ops_call *call, tutti_ops_layout *room) {
     if (call->target != NULL) return call->target;
     if (call->options == NULL || call->options->sbp == NULL) return NULL;
@@ -143,7 +143,7 @@ tutti_status tutti_ops_run(tutti_ops_call *call, tutti_tensor **output_out) {
     const tutti_layout *target = find_target(call, &room);
     int64_t first[TUTTI_MOST_DIMS], end[TUTTI_MOST_DIMS];
     if (target != NULL)
-        TUTTI_TRY(tutti_layout_box(target, 0, first, end)); /* is it a layout? Before anything is sent. */
+        TUTTI_TRY(tutti_layout_box(target, 0, first, end)); /* checks the layout before anything is sent */
     if (call->forced != NULL)
         memcpy(choices, call->forced,
                (size_t)tutti_placement_axes(tutti_ops_input(call, 0)->placement) * sizeof *choices);

@@ -191,7 +191,7 @@ static void replay(tutti_rdma_stream *stream) {
     tutti_rdma_stream_tell(stream);
 }
 
-/* ----------------------------------------------------------------------------------------------- what notes say */
+/* ------------------------------------------------------------------------------------------------ handling notes */
 
 /* The first hello: use the smaller number of lanes of both sides. */
 static void agree_on_lanes(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
@@ -231,7 +231,7 @@ static void hello(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
 
 static void ready(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     if (note->round != stream->round || stream->phase != TUTTI_RDMA_PHASE_READY)
-        return; /* of a round that failed on this side */
+        return; /* it belongs to a round that failed on this side */
     stream->phase = TUTTI_RDMA_PHASE_UP;
     if (stream->round > 0) replay(stream);
 }

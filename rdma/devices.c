@@ -188,7 +188,8 @@ static tutti_status use_named(struct ibv_device **list, int ndevices, const seen
             return tutti_rdma_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE names more than %d ports",
                                          TUTTI_RDMA_DEVICES_PORTS);
         if (item == NULL)
-            return tutti_rdma_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE: there is no RDMA port '%s' here", name);
+            return tutti_rdma_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE: this machine has no RDMA port '%s'",
+                                         name);
         if (item->reason[0] != '\0')
             return tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED, "TUTTI_RDMA_DEVICE: '%s' cannot be used: %s", name,
                                          item->reason);

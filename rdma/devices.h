@@ -38,10 +38,10 @@ typedef struct tutti_rdma_port {
     char why[192]; /* why this GID was chosen */
 } tutti_rdma_port;
 
-/* The ports to use, nearest first; valid until the process ends. TUTTI_ERR_UNSUPPORTED with the reason where there
- * is none. */
+/* The ports to use, nearest first; valid until the process ends. Fails with TUTTI_ERR_UNSUPPORTED and the reason
+ * where there is none. */
 tutti_status tutti_rdma_devices_get(const tutti_rdma_port **ports_out, int *nports_out);
-/* In a forked child, which cannot use the adapters that the parent opened, and opens its own. */
+/* Called in a forked child: it cannot use the adapters that the parent opened, and opens its own. */
 void tutti_devices_forked(void);
 /* One line per port: in use or not, and why. */
 void tutti_rdma_devices_describe(char *text, size_t capacity);

@@ -14,7 +14,7 @@
 #include "rdma/stream.h"
 
 enum {
-    /* A grant is mostly under way; but a caller that sleeps between two looks must not wait for many. */
+    /* Usually a grant is already under way; but a caller that sleeps between two looks must not wait for many. */
     LOOKS_BEFORE_WAITING = 4,
     SHARE_LEAST_BYTES = 1 << 16, /* least bytes that make one more lane worthwhile */
     LENGTH_BITS = 30             /* of immediate data: bytes; the bits above hold lanes - 1 */

@@ -143,7 +143,7 @@ static tutti_status check_address(const tutti_rdma_lane *lane, const tutti_rdma_
     return tutti_rdma_host->fail(
         TUTTI_ERR_UNSUPPORTED,
         "RDMA %s port %d has the address %s, the peer's port %s: give both an address of one kind, or "
-        "choose one by TUTTI_RDMA_GID_INDEX",
+        "choose one with TUTTI_RDMA_GID_INDEX",
         port->adapter->name, port->number, ours, theirs);
 }
 
@@ -255,7 +255,7 @@ static void flush(tutti_rdma_lane *lane) {
     while ((!lane->flushed || lane->receives > 0) && tutti_rdma_host_now_ns() < end) tutti_rdma_lane_poll(lane);
 }
 
-/* Soft-RoCE holds partly written memory until then: deregistering it would take 50 s. */
+/* Until the reset, Soft-RoCE holds partly written memory: deregistering it would take 50 s. */
 static int reset(tutti_rdma_lane *lane) {
     struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_RESET};
     return ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
@@ -295,7 +295,7 @@ void tutti_rdma_lane_destroy(tutti_rdma_lane *lane) {
     *lane = (tutti_rdma_lane){0};
 }
 
-/* -------------------------------------------------------------------------------------------------------- words */
+/* -------------------------------------------------------------------------------------------------- error texts */
 
 bool tutti_rdma_lane_may_retry(int error) {
     return error == IBV_WC_RETRY_EXC_ERR || error == IBV_WC_RNR_RETRY_EXC_ERR || error == IBV_WC_WR_FLUSH_ERR ||

@@ -47,7 +47,7 @@ void tutti_rdma_memory_remove(void *registration);
 /* See rdma.h. */
 void tutti_rdma_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out));
 void tutti_rdma_memory_forget(void *start);
-/* In a forked child, where no range is registered yet. */
+/* Resets the state in a forked child, where no range is registered yet. */
 void tutti_rdma_memory_forked(void);
 
 #endif

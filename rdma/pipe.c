@@ -21,8 +21,8 @@ enum {
 #define SOCKET_NS      (10 * TUTTI_NS_PER_MS) /* between two checks of the socket */
 #define GRACE_NS       (50 * TUTTI_NS_PER_MS) /* for bytes still under way when the other side has ended */
 #define LINGER_NS      (2 * TUTTI_NS_PER_S)   /* for sent bytes to arrive, after the last progress */
-#define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* the same, in total */
-#define SPIN_NS        TUTTI_NS_PER_MS        /* the part of it that is spent spinning */
+#define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* for sent bytes to arrive, in total */
+#define SPIN_NS        TUTTI_NS_PER_MS        /* the part of that time spent spinning */
 
 tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...) {
     tutti_rdma_pipe *pipe = &stream->pipe;

@@ -49,7 +49,7 @@ typedef struct tutti_rdma_pipe {
 /* The table of libtutti_verbs.so. */
 typedef struct tutti_rdma_module {
     tutti_module_calls head;
-    /* Opens the adapters, at first use. TUTTI_ERR_UNSUPPORTED with the reason where none can be used. */
+    /* Opens the adapters, at first use. Fails with TUTTI_ERR_UNSUPPORTED and the reason where none can be used. */
     tutti_status (*check)(void);
     /* Both sides call it at about the same time; it verifies the path with a real write. Takes over the socket,
      * also on failure; the socket stays open, to detect that the other side has ended and to reconnect queue pairs.

@@ -112,7 +112,7 @@ typedef struct tutti_rdma_stream {
     tutti_rdma_note note; /* the note that is being read */
     size_t note_bytes;
     char peer[96];      /* name of the peer for messages */
-    int64_t broken_ns;  /* since when the lanes are broken; 0: they are not */
+    int64_t broken_ns;  /* when the lanes broke; 0: they are up */
     uint64_t replayed;  /* number of the write on lane 0 whose completion proves that the lanes are up again */
     unsigned idle;      /* times that progress found nothing to do */
     int64_t checked_ns; /* when the socket was last checked */
@@ -164,8 +164,8 @@ void tutti_rdma_direct_replay(tutti_rdma_stream *stream);
 uint32_t tutti_rdma_direct_settle(tutti_rdma_stream *stream);
 /* The peer has received `pieces_in` of this side's pieces. False: fewer than its adapter had acknowledged. */
 bool tutti_rdma_direct_settled(tutti_rdma_stream *stream, uint32_t pieces_in);
-/* The same from a peer that closes the pipe: these pieces count as sent, even if its adapter's acknowledgement was
- * lost. */
+/* As tutti_rdma_direct_settled, from a peer that closes the pipe: these pieces count as sent, even if its adapter's
+ * acknowledgement was lost. */
 void tutti_rdma_direct_closed(tutti_rdma_stream *stream, uint32_t pieces_in);
 
 /* -------------------------------------------------------------------------------------------- connect.c */

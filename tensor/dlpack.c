@@ -1,5 +1,5 @@
 /*
- * Shards from and to other libraries. A struct from outside is trusted only as far as it is checked here.
+ * Shards from and to other libraries. A struct of another library is untrusted: only checked fields are used.
  */
 #include <tutti/dlpack.h>
 
@@ -58,8 +58,8 @@ static tutti_status check_type(const tutti_tensor *tensor, const dlpack_tensor *
     return TUTTI_OK;
 }
 
-/* Checks that the tensor is on the device of the placement's shards. Its own statement is compared with the
- * driver's. */
+/* Checks that the tensor is on the device of the placement's shards. Its device field is compared with the driver's
+ * answer. */
 static tutti_status check_device(const tutti_tensor *tensor, const dlpack_tensor *dl, const void *data) {
     int gpu = tensor->layout->view.placement->gpu;
     bool of_gpu = dl->device_type == DLPACK_CUDA || dl->device_type == DLPACK_CUDA_MANAGED, fits = true;
@@ -76,7 +76,7 @@ static tutti_status check_device(const tutti_tensor *tensor, const dlpack_tensor
         REFUSE(TUTTI_ERR_ARGUMENT, "it is on GPU %d; this rank's shards are on GPU %d", (int)dl->device_id, gpu);
     if (tensor->count == 0) return TUTTI_OK;
     TUTTI_TRY(tutti_gpu_check_place(gpu, data, &fits, words, sizeof words));
-    if (!fits) REFUSE(TUTTI_ERR_ARGUMENT, "it says device type %d, but its data is %s", (int)dl->device_type, words);
+    if (!fits) REFUSE(TUTTI_ERR_ARGUMENT, "its device type is %d, but its data is %s", (int)dl->device_type, words);
     return TUTTI_OK;
 }
 

@@ -1,8 +1,8 @@
 /*
  * Tensors from the ranks' own shards: the extents of parts add up to the shape, and give its cuts.
  *
- * Each rank publishes its local shape and a hash of its bytes; then all ranks compute the same, so that all find the
- * same error.
+ * Each rank publishes its local shape and a hash of its bytes; then all ranks make the same computation, so that
+ * all find the same error.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "tensor/gpu.h"
 #include "tensor/layout.h"
 
-/* What a rank publishes. */
+/* The data that a rank publishes. */
 typedef struct told {
     int64_t shape[TUTTI_MOST_DIMS];
     uint64_t hash;
@@ -23,7 +23,7 @@ typedef struct told {
 enum { NO_PROBLEM, LACKS_MEMORY, IS_ELSEWHERE, IS_UNREADABLE };
 
 static const char *const problems[] = {
-    [LACKS_MEMORY] = "has elements of it, and its memory is NULL",
+    [LACKS_MEMORY] = "has elements of it, but its memory is NULL",
     [IS_ELSEWHERE] = "passes memory of another kind, or of another GPU, than its placement's",
     [IS_UNREADABLE] = "cannot read its memory: its GPU has failed",
 };
@@ -164,7 +164,7 @@ static tutti_status check_copies(const tutti_layout *like, const told *all) {
     return TUTTI_OK;
 }
 
-/* Makes the tensor from what all ranks published. */
+/* Makes the tensor from the data that all ranks published. */
 static tutti_status assemble(const tutti_layout *like, const told *all, void *local, tutti_tensor **tensor_out) {
     int nranks = like->placement->nranks, *first;
     size_t per = (size_t)nranks + 1;

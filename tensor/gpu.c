@@ -1,5 +1,5 @@
 /*
- * Tensors in CUDA memory: copies, fills, and look-up of where memory lies. See gpu.h.
+ * Tensors in CUDA memory: copies, fills, and queries of where memory is. See gpu.h.
  */
 #include "tensor/gpu.h"
 

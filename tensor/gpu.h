@@ -1,6 +1,6 @@
 /*
- * GPU operations for tensors in CUDA memory, by the table of kernels/device.h: copies of blocks, fills and look-up of
- * where memory lies.
+ * GPU operations for tensors in CUDA memory, through the table of kernels/device.h: copies of blocks, fills, and
+ * queries of where memory is.
  *
  * Functions with a stream only enqueue; the GPU is the calling thread's current one, between tutti_gpu_enter and
  * tutti_gpu_leave.
@@ -14,7 +14,7 @@
 #include "kernels/device.h"
 #include "tensor/pieces.h"
 
-/* Gives the calling thread's current GPU; an error with the reason where this process can use no GPU. Creates no
+/* Returns the calling thread's current GPU; fails with the reason where this process can use no GPU. Creates no
  * context. */
 tutti_status tutti_gpu_current(int *gpu_out);
 
@@ -30,12 +30,11 @@ void tutti_gpu_leave(const tutti_gpu_visit *visit);
 tutti_status tutti_gpu_alloc(int gpu, size_t bytes, void **memory_out);
 /* Waits for the GPU; the next call reports a failure there. */
 void tutti_gpu_sync(int gpu);
-/* Waits for all that is in the GPU's streams, then calls `read` with one piece of the memory after the other,
- * copied to the host. */
+/* Waits for all work in the GPU's streams, then calls `read` with each piece of the memory, copied to the host. */
 tutti_status tutti_gpu_read(int gpu, const void *memory, size_t bytes,
                             void (*read)(void *context, const void *piece, size_t bytes), void *context);
 
-/* Checks that the memory is of that GPU, or, for -1, of no GPU. `words_out`: where it is instead. */
+/* Checks that the memory is of that GPU, or, for -1, of no GPU. `words_out`: where the memory is instead. */
 tutti_status tutti_gpu_check_place(int gpu, const void *memory, bool *fits_out, char *words_out, size_t capacity);
 
 /* As tutti_blocks_run. */

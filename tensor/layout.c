@@ -1,5 +1,6 @@
 /*
- * Checks and keeps layouts. Errors follow from what is equal on all ranks, so that all ranks report the same text.
+ * Checks and keeps layouts. Errors follow from facts that are equal on all ranks, so that all ranks report the same
+ * text.
  */
 #include "tensor/layout.h"
 

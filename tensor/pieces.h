@@ -3,9 +3,9 @@
  *
  * Each receiver of a box has one owner among the ranks that hold the box in the source: the receiver itself where it
  * holds the box; else, if both placements are the same, the rank at the receiver's position on the axes that make
- * copies; else the holders take turns. All of this follows from what is equal on all ranks, so each rank computes
- * only its own row. Boxes of a source have no element in common, so each element that a rank lacks arrives exactly
- * once.
+ * copies; else the holders take turns. All of this follows from facts that are equal on all ranks, so each rank
+ * computes only its own row. Boxes of a source have no element in common, so each element that a rank lacks arrives
+ * exactly once.
  *
  * Where the shapes differ, elements correspond by their row-major numbers; a shard's order in memory is that of these
  * numbers, too.
@@ -47,9 +47,9 @@ int tutti_transfer_owner(const tutti_transfer *transfer, const int parts[TUTTI_M
  * the same rank. */
 bool tutti_transfer_gives(const tutti_transfer *transfer, int src_index, int dst_index);
 
-/* Appends to `blocks` the copies of what the two ranks have in common: from one shard to the other (PIECE_LOCAL),
- * into a message (PIECE_PACK), or out of it (PIECE_UNPACK). In a message the elements are contiguous, by their
- * numbers, from element `at` on. */
+/* Appends to `blocks` the copies of the elements that the two ranks have in common: from one shard to the other
+ * (PIECE_LOCAL), into a message (PIECE_PACK), or out of it (PIECE_UNPACK). In a message the elements are
+ * contiguous, by their numbers, from element `at` on. */
 typedef enum tutti_piece_use { TUTTI_PIECE_LOCAL, TUTTI_PIECE_PACK, TUTTI_PIECE_UNPACK } tutti_piece_use;
 tutti_status tutti_transfer_piece(const tutti_transfer *transfer, int src_index, int dst_index, tutti_piece_use use,
                                   int64_t at, tutti_blocks *blocks);

@@ -48,15 +48,15 @@ bool tutti_placement_is_mate(const tutti_placement *placement, unsigned axes, in
 /* Writes "ranks 0,3,1,2 as 2x2", followed by " in CUDA memory" where the memory is CUDA's. */
 void tutti_placement_text(const tutti_placement *placement, char *text, size_t bytes);
 
-/* Gives the communicator of the listed ranks of `comm`, in that order, with this rank among them. Collective over
- * them at the first call. The groups own it. */
+/* Returns the communicator of the listed ranks of `comm`, in that order; this rank must be among them. Collective
+ * over them at the first call. The groups own it. */
 tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out);
 
 /* The number of runs of plans with works (run_work.c) that are under way on a communicator of the groups; the runs
  * count themselves. */
 atomic_int *tutti_rank_groups_works(tutti_rank_groups *groups, const tutti_comm *comm);
-/* Waits until that number, `works`, is 0: then messages may be sent there, which have no place in a queue as
- * collectives have. */
+/* Waits until that number, `works`, is 0: then messages may be sent there; unlike collectives, messages are not
+ * queued. */
 tutti_status tutti_works_await(tutti_comm *comm, const atomic_int *works);
 
 /* Writes ", by a communicator whose ranks 0,1 are 3,2 here" for a communicator of the groups; empty where the

@@ -201,8 +201,8 @@ tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_t
 
 /* Fills in wants and filler, where some ranks of the target do not get the value. */
 tutti_status tutti_route_list_wants(tutti_route *route);
-/* Gives the tiling in which each of the ranks that are to hold one box gets a share of it. *done_out false: no box
- * is held by several ranks. */
+/* Computes the tiling in which each of the ranks that are to hold one box gets a share of it. *done_out false: no
+ * box is held by several ranks. */
 tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out);
 
 /* ---- plan_reduce.c: reduces the partial axes of the source, run by run. */
@@ -271,9 +271,9 @@ void tutti_reads_end(tutti_plan_step *step);
 /* Adds a box of which this rank reads a part, or all. */
 tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
                              tutti_plan_message *lookup);
-/* Lists what other ranks need of this rank, after its messages are listed. */
+/* Lists the data that other ranks read from this rank, after its messages are listed. */
 tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish);
-/* Reserves space for what is sent as a message: in the scratch memory, or, in a step that reads, in memory that is
+/* Reserves space for the data of a message: in the scratch memory, or, in a step that reads, in memory that is
  * allocated only where shards cannot be read. */
 size_t tutti_plan_take_room(tutti_plan *plan, const tutti_plan_step *step, size_t bytes);
 

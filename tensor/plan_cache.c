@@ -3,7 +3,7 @@
  * the hash of both layouts. Entries are added at the front of their list and stay, so threads look them up without a
  * lock.
  *
- * No plan is dropped before: a plan is created by all of its ranks together, and ranks that have created different
+ * No plan is dropped earlier: a plan is created by all of its ranks together, and ranks that have created different
  * numbers of plans would drop different ones.
  */
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /*
- * Chooses plans by their prices, and predicts the price of a conversion. See plan_price.c for what is equal on all
- * ranks.
+ * Chooses plans by their prices, and predicts the price of a conversion. See plan_price.c for the facts that are
+ * equal on all ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,9 +38,9 @@ static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *ro
     return TUTTI_OK;
 }
 
-/* Tries the other ways to continue once nothing is partial. Where an all_gather or a broadcast fits there is none:
- * pieces are as many bytes in as many calls. Where few ranks exchange data, messages stay: an all_to_all would make
- * all ranks wait for all. */
+/* Tries the other ways to continue once nothing is partial. Where an all_gather or a broadcast fits there is no
+ * other way: pieces take equally many bytes and calls. Where few ranks exchange data, messages stay: an all_to_all
+ * would make all ranks wait for all. */
 static tutti_status try_moves(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                               const tutti_plan_price *price, tutti_choice *choice) {
     tutti_plan_wish other = *wish;
@@ -89,8 +89,8 @@ static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *r
     return count;
 }
 
-/* Costs that only some ranks have measured are not used, because other ranks may make the same call: so all find
- * the same layouts. GPUs have no ordinary costs. */
+/* Costs that only some ranks have measured are not used, because other ranks may make the same call: so all ranks
+ * choose the same layouts. GPUs have no ordinary costs. */
 static tutti_status costs_for(const tutti_placement *placement, const int *ranks, int nranks,
                               const tutti_costs **costs_out) {
     const bool all = nranks == tutti_comm_size(placement->comm), on_gpu = placement->memory == TUTTI_MEMORY_CUDA;

@@ -13,7 +13,7 @@
 
 /* ------------------------------------------------------------------------------------------------- all_gather */
 
-/* The axes that cut `fine` inside of the boxes of `coarse`; 0: they do not, or nothing differs. Both have one
+/* The axes that cut `fine` inside of the boxes of `coarse`; 0: there are none, or nothing differs. Both have one
  * placement. */
 unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse) {
     unsigned axes = 0;

@@ -203,7 +203,7 @@ static void price_reduce_scatter(bill *b, const tutti_tiling *now, const tutti_t
              far_bytes_of(b, placement, run->nranks, bytes));
 }
 
-/* Gives in *now_out the tiling of the source once nothing is partial: free it with tutti_tiling_free. */
+/* Stores in *now_out the tiling of the source once nothing is partial; free it with tutti_tiling_free. */
 static tutti_status price_reductions(bill *b, tutti_tiling *now_out, int *reduced_out) {
     tutti_partial_run runs[TUTTI_MOST_AXES];
     const tutti_route *route = b->route;
@@ -290,7 +290,7 @@ typedef struct swap {
     double far_most, sent; /* bytes */
 } swap;
 
-/* The number of elements that the index-th rank of the source has for that of the target, and the lengths of the
+/* The number of elements that rank `src` of the source has for rank `dst` of the target, and the lengths of the
  * runs on both sides. Where the shapes differ it is an estimate: the elements of boxes are assumed to be spread
  * evenly. */
 static int64_t common_elements(const swap *s, int src, int dst, int64_t *src_run, int64_t *dst_run) {
@@ -361,7 +361,8 @@ static void join_loads(const swap *s) {
     }
 }
 
-/* Besides the target: what is read of the source, unless the step before has written it, and what is packed. */
+/* Bytes touched besides the target: those read from the source, unless the step before has written them, and packed
+ * ones. */
 static double touched_bytes(const bill *b, const swap *s, int count) {
     double most = 0;
     for (int i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
 /*
- * Steps that read: what this rank reads of others, and what others need of it. run.c runs them.
+ * Steps that read: the data that this rank reads from others, and that others read from it. run.c runs them.
  *
  * One copy, from shard to shard, replaces packing, sending and unpacking, but all ranks of the step meet twice for
  * it. Therefore it is used for ranks of one host whose tensors are not tiny. That is known when a plan is made, and
@@ -72,9 +72,9 @@ void tutti_reads_end(tutti_plan_step *step) {
     step->streams = bytes >= LEAST_STREAMED;
 }
 
-/* Lists what others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if
- * that takes much more memory than messages do. For less, messages are as fast, or faster: their ranks meet less
- * often. */
+/* Lists the data that others read from this rank. Where they cannot read it, and it is large, it is packed at once,
+ * unless that takes much more memory than messages do. For smaller data, messages are as fast, or faster: their
+ * ranks meet less often. */
 tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish) {
     enum { MUCH = 2 << 20, MUCH_MEMORY = 32 << 20 };
     size_t bytes = 0;

@@ -129,8 +129,8 @@ tutti_status tutti_route_list_wants(tutti_route *route) {
 
 /* ------------------------------------------------------------------------------------------------- the bound */
 
-/* What this rank must receive whatever the plan: elements that it needs and does not have; for a sum all that it
- * needs. */
+/* The bytes that this rank must receive with any plan: elements that it needs and does not have; for a sum all that
+ * it needs. */
 static uint64_t least_bytes(const tutti_route *route) {
     const tutti_placement *src = route->src->view.placement, *dst = route->dst->view.placement;
     int own = tutti_comm_rank(dst->comm), from = tutti_placement_find(src, own);
@@ -228,7 +228,7 @@ static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const 
     return TUTTI_OK;
 }
 
-/* In CUDA memory, where the ranks have measured it: the prediction does not affect the choice. */
+/* Predicts the time in CUDA memory, where the ranks have measured it: the prediction does not affect the choice. */
 static tutti_status predict_on_gpu(tutti_plan *plan, tutti_pricing *pricing, const tutti_plan_wish *wish) {
     pricing->costs = tutti_rank_groups_costs(plan->groups, plan->ranks, plan->nranks, /* on_gpu */ true);
     return plan->place == TUTTI_PLAN_CUDA && pricing->costs != NULL ? predict_all(plan, pricing, wish) : TUTTI_OK;

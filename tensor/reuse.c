@@ -114,7 +114,7 @@ tutti_status tutti_reuse_take(tutti_reuse_pool *pool, const tutti_device *device
     return TUTTI_OK;
 }
 
-/* Where the event cannot be recorded the block is never given out, because the end of its last use is unknown. */
+/* If the event cannot be recorded the block is never handed out, because the end of its last use is unknown. */
 bool tutti_reuse_give(tutti_reuse_pool *pool, const tutti_device *device, void *memory, size_t capacity,
                       tutti_stream stream) {
     tutti_reuse_block *block;

@@ -59,7 +59,7 @@ static tutti_status unpack_part(const run *r, const tutti_plan_step *step, const
     return TUTTI_OK;
 }
 
-/* Gives the address of the message to send, after packing it if needed. */
+/* Returns the address of the message to send, after packing it if needed. */
 static tutti_status pack(const run *r, const tutti_plan_step *step, const tutti_plan_message *message,
                          const void **packed_out) {
     *packed_out = NULL;
@@ -165,8 +165,8 @@ static tutti_status pack_all(const run *r, const tutti_plan_step *step, uint64_t
     return TUTTI_OK;
 }
 
-/* Publishes to the other ranks where they find what they need, and learns where this rank's is. `all_out`: all of
- * it can be read. */
+/* Publishes the addresses of the data that other ranks need, and collects those of the data that this rank needs.
+ * `all_out`: all of that data can be read. */
 static tutti_status publish(const run *r, const tutti_plan_step *step, bool *all_out) {
     uint64_t *table = (uint64_t *)(void *)(r->scratch + step->table_offset), own = (uint64_t)(uintptr_t)table;
     bool in_place = true;
@@ -234,11 +234,12 @@ static tutti_status read_packed(const run *r, const tutti_plan_step *step) {
     return TUTTI_OK;
 }
 
-/* Runs between two meetings: in the first, all ranks publish that what others need is there, and where; in the
- * second, that they have read what they need. A rank whose shards others cannot read has packed it. The gathered
- * values are the addresses of the ranks' tables, with IS_PACKED, or 0 for "neither"; a table has the addresses of
- * the shards, by pair, followed by those of the packed data, by reader. The memory of a rank that dies in between
- * stays mapped as long as the communicator, so what is read may be old, but the second meeting then fails. */
+/* Runs between two meetings: in the first, all ranks publish that the data for others is ready, and its addresses;
+ * in the second, that they have read what they need. A rank whose shards others cannot read has packed it. The
+ * gathered values are the addresses of the ranks' tables, with IS_PACKED, or 0 for "neither"; a table has the
+ * addresses of the shards, by pair, followed by those of the packed data, by reader. The memory of a rank that dies
+ * in between stays mapped as long as the communicator, so the data may be old, but the second meeting then
+ * fails. */
 static tutti_status read_all(const run *r, const tutti_plan_step *step) {
     tutti_status status = TUTTI_OK;
     for (int i = 0; i < step->nlookups && status == TUTTI_OK; i++)

@@ -4,7 +4,7 @@
  * With all of them in CUDA memory: every step is enqueued in the caller's stream, and the call returns. Packed data
  * lies in scratch memory that the next run in this stream reuses, after this one; a run in another stream waits for
  * an event there. Runs that are captured into a graph have their own memory, since the graph may be launched at any
- * time, and events of its stream mean nothing outside of it.
+ * time, and events of its stream have no meaning outside of it.
  *
  * With some of them: the ranks of the others have no streams, so all work is done on the host, with copies of the
  * shards, and the call waits for it.

@@ -6,9 +6,9 @@
  * order of their calls, which is the same on all ranks, one at a time. So a plan may be started again while it runs,
  * and its scratch memory and the arguments in its steps serve one run after the other.
  *
- * A call that runs a plan itself first waits for all works on the communicators that it uses: its messages have no
- * place in a queue, and would match those of the works. It waits for them before it takes the plan's lock, which no
- * task takes while it runs.
+ * A call that runs a plan itself first waits for all works on the communicators that it uses: its messages are not
+ * queued, and would match those of the works. It waits for them before it takes the plan's lock, which no task
+ * takes while it runs.
  */
 #include <stdlib.h>
 #include <string.h>

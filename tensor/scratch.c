@@ -104,7 +104,7 @@ void *tutti_scratch_memory(const tutti_scratch *scratch) {
     return scratch->memory;
 }
 
-/* Where that fails the block stays taken for ever, because the end of its last use is unknown. */
+/* If that fails the block stays taken forever, because the end of its last use is unknown. */
 tutti_status tutti_scratch_give(tutti_scratch_pool *pool, const tutti_device *device, tutti_scratch *scratch,
                                 tutti_stream stream) {
     if (scratch->passed == NULL) TUTTI_TRY(device->event_create(&scratch->passed));

@@ -1,5 +1,5 @@
 /*
- * Scratch memory on a GPU for work in streams. A run takes a block, enqueues its work, and gives the block back at
+ * Scratch memory on a GPU for work in streams. A run takes a block, enqueues its work, and returns the block at
  * once; the next taker waits for that work in its stream, not on the host.
  *
  * Invariant: blocks are freed only with the pool. Freeing memory waits for the GPU, and therefore, where ranks are
@@ -26,12 +26,12 @@ void tutti_scratch_pool_free(tutti_scratch_pool *pool); /* waits for the GPU */
 /* Takes a block of the current GPU; later work in the stream may use it. */
 tutti_status tutti_scratch_take(tutti_scratch_pool *pool, const tutti_device *device, size_t bytes, tutti_stream stream,
                                 tutti_scratch **scratch_out);
-/* Makes a new block that is given to no other taker, for work that is captured into a graph, which may be launched
- * as long as the pool exists. */
+/* Makes a new block that no other run takes, for work that is captured into a graph, which may be launched as long
+ * as the pool exists. */
 tutti_status tutti_scratch_make(tutti_scratch_pool *pool, const tutti_device *device, size_t bytes,
                                 tutti_scratch **scratch_out);
 void *tutti_scratch_memory(const tutti_scratch *scratch);
-/* Gives a block back, to be used after what is in the stream now. */
+/* Returns a block, for use after the present work in the stream. */
 tutti_status tutti_scratch_give(tutti_scratch_pool *pool, const tutti_device *device, tutti_scratch *scratch,
                                 tutti_stream stream);
 

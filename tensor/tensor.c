@@ -96,7 +96,7 @@ static tutti_status allocate_in_stream(tutti_tensor *tensor, tutti_stream stream
     return status == TUTTI_OK ? keep_memory(tensor, memory, capacity) : status;
 }
 
-/* Gives the memory to the pool for the next taker; otherwise the storage keeps it, and frees it with CUDA. */
+/* Returns the memory to the pool for reuse; otherwise the storage keeps it, and frees it with CUDA. */
 static void release_in_stream(tutti_tensor *tensor, tutti_stream stream) {
     tutti_storage *storage = tensor->storage;
     const tutti_placement *placement = tensor->layout->view.placement;

@@ -130,7 +130,7 @@ static void expect_refused(const char *header, size_t data_bytes, const char *wh
 #define TENSOR(name, from, to) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" from "," to "]}"
 
 Test(safetensors, nothing_is_there_twice_and_nothing_between_or_behind_the_tensors) {
-    expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("a", "8", "16") "}", 16, "tensor a is there twice");
+    expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("a", "8", "16") "}", 16, "tensor a occurs twice");
     expect_refused("{" TENSOR("a", "0", "8") "}", 12, "4 bytes follow the last tensor");
     expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("b", "12", "20") "}", 20, "tensor b begins at byte 12");
     expect_refused("{" TENSOR("b", "4", "12") "," TENSOR("a", "0", "8") "}", 12, "tensor b begins at byte 4");

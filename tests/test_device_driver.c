@@ -43,7 +43,7 @@ Test(device_driver, one_that_is_too_old_is_named_with_what_is_needed, .init = sh
 Test(device_driver, one_without_a_gpu_is_told_in_its_own_words, .init = shell_enter_folder,
      .fini = shell_leave_folder) {
     cr_assert_eq(shell_run("FAKE_DRIVER_VERSION=99010 " FAKE TUTTI_INFO), 0, "%s", shell_output);
-    HAS("CUDA                       no: the driver (for CUDA 99.1) says: ");
+    HAS("CUDA                       no: the driver (for CUDA 99.1) reports: ");
 }
 
 Test(device_driver, a_context_of_somebody_else_is_seen_and_cuda_is_not_started) {

@@ -242,7 +242,7 @@ NODES_TEST(a_list_of_nodes_has_oneflows_form_or_is_in_a_file) {
         {"'[{\"addr\": \"\"}]'", "a list in brackets must be like"},
         {"'[{\"addr\": \"a\"}] b'", "a list in brackets must be like"},
         {"@missing", "--nodes @missing: cannot read it: No such file"},
-        {"@/dev/null", "it is no text, or empty; it must have the hosts of the job"},
+        {"@/dev/null", "it is not a text, or empty; it must have the hosts of the job"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         cr_assert_eq(shell_run("$T --nodes %s true", wrong[i][0]), 2, "%s: %s", wrong[i][0], shell_output);

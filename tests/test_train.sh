@@ -246,7 +246,7 @@ for program in "$alone" "$three"; do
         $program --device cuda --steps 1
 done
 expect_failure "needs --optimizer momentum" $alone --optimizer adam --nesterov
-expect_failure "epochs that rise" $alone --lr-schedule step --lr-milestones 80,20
+expect_failure "rising epochs" $alone --lr-schedule step --lr-milestones 80,20
 expect_failure "expected with --lr-schedule step" $alone --lr-milestones 80
 expect_failure "tf32 and bf16 need a GPU" $alone --device host --precision bf16 --steps 1
 TUTTI_CUDA_MODULE=/no/such/module.so timeout 60 $alone --model mlp --batch-size 20 --steps 2 >out 2>err || fail "no GPU"
@@ -284,7 +284,7 @@ interrupt() { # interrupt NAME launcher|rank PROGRAM...: to whom the signal goes
     code=$?
     [ "$code" = 130 ] || { fail "$name: exit code $code after Ctrl-C"; cat "$name.err"; }
     [ "$(ls -A "$name" | grep -vc '^step-[0-9]*\.safetensors$')" = 0 ] || fail "$name: $(ls -A "$name")"
-    at=$(sed -n 's/^tutti-train: stopped by SIGINT after step \([0-9]*\) of 1000000; --resume .* goes on$/\1/p' "$name.err")
+    at=$(sed -n 's/^tutti-train: stopped by SIGINT after step \([0-9]*\) of 1000000; --resume .* continues$/\1/p' "$name.err")
     [ -n "$at" ] || { fail "$name: not told that it was stopped"; cat "$name.err"; }
     [ -e "$name/step-$(printf %08d "$at").safetensors" ] || fail "$name: no checkpoint of step $at: $(ls -A "$name")"
     grep -q "^checkpoint written: $name/step-0*$at.safetensors\$" "$name.out" || { fail "$name: no line on the checkpoint"; tail "$name.out"; }
@@ -339,9 +339,9 @@ fi
 
 # Training that diverges between the losses that are told: no checkpoint, no success.
 bad="--model mlp --batch-size 20 --steps 12 --lr 1e6 --optimizer momentum --weight-decay 1"
-expect_failure 'the loss at step 12 is no number: training diverged; lower --lr' $alone $bad --log-every 1000
+expect_failure 'the loss at step 12 is not a number: training diverged; lower --lr' $alone $bad --log-every 1000
 timeout 60 $two $bad --log-every 1000 --checkpoint-dir bad >out 2>err && fail "two ranks that diverge end well"
-grep -q 'the loss at step 12 is no number: training diverged; lower --lr' err || { fail "two ranks: divergence is not told"; cat err; }
+grep -q 'the loss at step 12 is not a number: training diverged; lower --lr' err || { fail "two ranks: divergence is not told"; cat err; }
 [ -e bad ] && fail "a checkpoint of a model that diverged: $(ls bad)"
 expect_failure 'In epoch: 1 step: 4, loss is NAN or INF' $alone $bad --monitor loss:1000
 

@@ -106,7 +106,7 @@ Test(train_auto, keeps_to_a_limit_of_memory_or_says_what_the_least_is, .timeout 
     question tight = {.run = {.options = {AUTO, "--memory-limit", "14MB"}}, .least = 1e6, .most = 14e6, .measured = 1};
     question lacking = {.run = {.options = {AUTO, "--memory-limit", "2 MiB"}},
                         .expected =
-                            "--memory-limit 2097152: no strategy keeps to it; the smallest that was found takes 1"};
+                            "--memory-limit 2097152: no strategy fits it; the smallest found needs 1"};
     question wrong = {.run = {.options = {AUTO, "--memory-limit", "much"}},
                       .expected = "--memory-limit much: expected a size"};
     question other = {.run = {.options = {"--model", "lenet", "--memory-limit", "2GiB"}},
@@ -167,7 +167,7 @@ Test(train_auto, a_damaged_or_foreign_file_of_times_is_an_error_that_names_it, .
         const char *content, *expected;
     } cases[] = {
         {"latency_us 3\n", "speeds, line 1: expected \"tutti speeds 1\""},
-        {"tutti speeds 1\nconv", "speeds, line 2: it has no end"},
+        {"tutti speeds 1\nconv", "speeds, line 2: the line is truncated"},
         {"tutti speeds 1\nmachine a toaster\n", "was measured elsewhere (a toaster), and this is "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -256,14 +256,14 @@ Test(train_modes, a_wrong_strategy_is_an_error_with_file_and_line, .timeout = 10
     expect_bad_file("conv1 samples\n", ":1: layer conv1 has 1 words, expected one for each of the mesh's 2 axes");
     expect_bad_file("conv1 samples,none,none\n", ":1: layer conv1 has 3 words");
     expect_bad_file("\n\npool1 inputs,none\n", ":3: layer pool1 (max_pool) cannot be divided by inputs");
-    expect_bad_file("dense1 rows,none\n", ":1: layer dense1: \"rows\" is none of samples, inputs, outputs, none");
-    expect_bad_file("conv1 samples,none\nconv1 none,none\n", ":2: layer conv1 comes twice");
+    expect_bad_file("dense1 rows,none\n", ":1: layer dense1: \"rows\" is not one of samples, inputs, outputs, none");
+    expect_bad_file("conv1 samples,none\nconv1 none,none\n", ":2: layer conv1 occurs twice");
     expect_bad_file("conv1 samples\n",
                     ":1: layer conv1 has 1 words, expected one for each of the mesh's 2 axes; give a word for "
                     "each, or --mesh 2 (");
     expect_bad_file("conv1 samples,none\nmesh 1x2\n", ":2: the file is for --mesh 1x2, not 2x1; leave out --mesh");
     expect_bad_file("mesh 3 # of other ranks\n", ":1: mesh 3: expected the sizes");
-    expect_bad_file("conv1 sam\x1b[31mples\n", ":1: byte 0x1b in column 10 is no letter");
+    expect_bad_file("conv1 sam\x1b[31mples\n", ":1: byte 0x1b in column 10 is not a letter");
     expect_bad_file("# caf\xc3\xa9\n\xc3\xa9", ":2: byte 0xc3 in column 1 ");
 }
 

@@ -33,7 +33,7 @@ static tutti_status refuse_models(ranks_context *context) {
         {{{.name = NULL, .kind = TUTTI_LAYER_DENSE, .units = 10}}, 1, "its name is NULL"},
         {{{.name = "a b", .kind = TUTTI_LAYER_DENSE, .units = 10}}, 1, "its name is a b"},
         {{{.name = "input", .kind = TUTTI_LAYER_DENSE, .units = 10}}, 1, "its name is input"},
-        {{layers[0], layers[0]}, 2, "layer dense1 comes twice"},
+        {{layers[0], layers[0]}, 2, "layer dense1 occurs twice"},
         {{{.name = "a", .kind = TUTTI_LAYER_DENSE}}, 1, "units is 0; expected at least 1"},
         {{{.name = "a", .kind = TUTTI_LAYER_CONV, .units = 10, .kernel = 3}}, 1, "stride is 0"},
         {{{.name = "a", .kind = TUTTI_LAYER_DENSE, .units = 10, .stddev = INFINITY}}, 1, "expected a finite one"},
@@ -45,10 +45,10 @@ static tutti_status refuse_models(ranks_context *context) {
         {{{.name = "a", .kind = TUTTI_LAYER_DROPOUT, .rate = 0.5, .bias = 0.1}}, 1, "bias is 0.1; expected 0"},
         {{{.name = "a", .kind = TUTTI_LAYER_DENSE, .units = 10, .inputs = {"b"}}},
          1,
-         "its input b is no earlier layer"},
+         "its input b is not an earlier layer"},
         {{layers[0], {.name = "sum", .kind = TUTTI_LAYER_ADD, .inputs = {"dense1"}}},
          2,
-         "layer sum (add): it has no second input"},
+         "layer sum (add): the second input is missing"},
         {{layers[0]}, 0, "a list of 0 layers"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
@@ -187,7 +187,7 @@ static tutti_status train_on_no_numbers(ranks_context *context) {
     const bool first = context->argument == NULL;
     return expect_no_loss(context->comm, first ? 0 : SAMPLES, first ? SAMPLES : 8,
                           first ? "images have numbers that are not finite"
-                                : "the test loss after step 9 is no number");
+                                : "the test loss after step 9 is not a number");
 }
 
 Test(train_refusals, a_first_loss_that_is_no_number_is_not_blamed_on_the_rate, .timeout = 60) {

@@ -1,7 +1,7 @@
 /*
- * tutti-info: what this build and this machine offer, for users and for bug reports.
+ * tutti-info: reports what this build and this machine support, for users and for bug reports.
  *
- * Each line is a fact that was read or tested just now, never a guess; for each missing feature it prints the
+ * Each line is a fact that was read or tested just now, never an assumption; for each missing feature it prints the
  * reason.
  */
 #include <errno.h>

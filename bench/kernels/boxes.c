@@ -1,8 +1,8 @@
 /*
  * Copies of boxes between strided arrays (kernels/box.h), as rows of kernels_perf.
  *
- * Packing takes every other row of an array to a dense one, unpacking goes the other way, a transpose is of a square matrix.
- * What is packed is half of a region.
+ * Packing copies every other row of an array to a dense one, unpacking does the reverse, and a transpose is of a
+ * square matrix. The packed data is half of a region.
  */
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static bench_kernel rows_row(const bench_lab *lab, const char *name, int64_t row
     return row;
 }
 
-/* The largest power of two that fits. */
+/* The side is the largest power of two that fits. */
 static bench_kernel transpose_row(const bench_lab *lab, tutti_type type) {
     const size_t element = tutti_type_bytes(type);
     int64_t side = 1;

@@ -1,6 +1,6 @@
 /*
- * kernels_perf: what the library's kernels and the trainer's take, on the processor (one thread) or on a GPU, as a share of what
- * copying memory takes in the same run; matrix products as a share of a large one's rate.
+ * kernels_perf: the times of the library's and the trainer's kernels, on the processor (one thread) or on a GPU,
+ * relative to copying memory in the same run; matrix products relative to the rate of a large one.
  *
  *   kernels_perf [--device host|cuda] [--bytes SIZE] [--rounds N] [--precision fp32|tf32|bf16] [--only WORD]
  *                [--csv FILE] [--json FILE]
@@ -15,7 +15,7 @@
 #include "bench/report.h"
 
 #define MIB        ((size_t)1 << 20)
-#define LEAST      (64 * (size_t)1024) /* bytes of a region */
+#define LEAST      (64 * (size_t)1024) /* least bytes of a region */
 #define PAGE_BYTES ((size_t)4096)
 
 typedef struct request {
@@ -51,9 +51,8 @@ static tutti_status choose_kernels(const request *q, bench_lab *lab) {
 #ifdef BENCH_HOST_KERNELS
         lab->kernels = &tutti_kernels_host;
 #else
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "this build has none of the host's kernels, which need CBLAS and zlib; "
-                          "--device cuda measures a GPU's");
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this build lacks the host's kernels, which need CBLAS and zlib; "
+                                                 "measure a GPU with --device cuda");
 #endif
     }
     return lab->kernels->open(&options, &lab->compute);
@@ -118,8 +117,8 @@ static void print_head(const request *q, bench_lab *lab) {
     printf("# kernels of %s on %s, regions of %zu KiB, products in %s, median of %d rounds\n", lab->kernels->name, name,
            lab->bytes / 1024, precisions[q->precision], lab->rounds);
     if (lab->device == NULL) printf("# one thread; reductions by %s\n", tutti_reduce_variant_name());
-    printf(
-        "# GB/s: of what must be read and written; %%copy: of the first row's; %%peak: of the last row's GFLOP/s.\n");
+    printf("# GB/s: of the bytes that must be read and written; %%copy: of the first row's; %%peak: of the last row's "
+           "GFLOP/s.\n");
     if (lab->device != NULL) printf("# unfold, fold: a convolution's time less that of its product\n");
     printf("#\n# %-20s  %-30s  %10s  %8s  %6s  %9s  %6s\n", "kernel", "shape", "us", "GB/s", "%copy", "GFLOP/s",
            "%peak");
@@ -133,7 +132,7 @@ static double gflop_per_s(const bench_kernel *row) {
     return row->us > 0 ? row->flops * 1e-3 / row->us : 0;
 }
 
-/* "-" for what is not known. */
+/* "-" for an unknown value. */
 static const char *number(char text[16], const char *format, double value) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
@@ -155,7 +154,7 @@ static void print_row(const bench_kernel *row, const yardstick *y) {
            row->bound);
 }
 
-/* Fields that are not known are empty, in JSON null. */
+/* Unknown fields are empty, in JSON null. */
 static void put_field(FILE *file, bool json, const char *name, double value) {
     if (json) fprintf(file, ",\"%s\":", name);
     else fputc(',', file);
@@ -193,12 +192,12 @@ static tutti_status write_file(const char *path, bool json, const bench_kernel *
 
 /* ---------------------------------------------------------------------------------------------- the run */
 
-/* The largest product is the last row, where it fits into the memory. */
+/* The largest product is the last row, if it fits into the memory. */
 static bool is_peak(const bench_kernel *row) {
     return strncmp(row->text, "peak", 4) == 0;
 }
 
-/* The two that the others are compared with, before them. */
+/* Measures the two rows that the others are compared with, before the others. */
 static tutti_status measure_yardstick(bench_lab *lab, bench_kernel *rows, int count, yardstick *y_out) {
     bench_kernel *peak = &rows[count - 1];
     TUTTI_TRY(bench_kernels_time(lab, &rows[0]));
@@ -209,7 +208,7 @@ static tutti_status measure_yardstick(bench_lab *lab, bench_kernel *rows, int co
     return TUTTI_OK;
 }
 
-/* Rows that were not asked for go; the two others are compared with stay. */
+/* Removes rows that were not requested; keeps the two that others are compared with. */
 static int keep_asked(const request *q, bench_kernel *rows, int count) {
     int kept = 0;
     for (int i = 0; i < count; i++) {
@@ -219,7 +218,7 @@ static int keep_asked(const request *q, bench_kernel *rows, int count) {
     return kept;
 }
 
-/* Is there a row whose name contains --only? Else the names, each once. */
+/* Checks that some row's name contains --only. The error lists the names, each once. */
 static tutti_status check_only(const request *q, const bench_kernel *rows, int count) {
     char names[2048] = "";
     size_t used = 0;
@@ -255,9 +254,9 @@ static tutti_status run(const request *q, bench_lab *lab) {
 
 static void print_usage(FILE *out) {
     fprintf(out, "usage: kernels_perf [options]\n\n"
-                 "  --device host|cuda           whose kernels (host: one thread)\n"
+                 "  --device host|cuda           measure its kernels (host: one thread)\n"
                  "  --bytes SIZE                 of an array; K, M, G are powers of 1024 (64M, cuda: 256M; from 64K)\n"
-                 "  --rounds N                   rounds that the median is of (7)\n"
+                 "  --rounds N                   rounds; a time is their median (7)\n"
                  "  --precision fp32|tf32|bf16   of matrix products; the last two with cuda\n"
                  "  --only WORD                  rows whose name contains it, and those they are compared with\n"
                  "  --csv FILE, --json FILE      write the rows there too\n");

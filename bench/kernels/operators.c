@@ -1,7 +1,7 @@
 /*
  * The operators of global tensors on local arrays (kernels/operators.h), as rows of kernels_perf: the host's only.
  *
- * All are of float32 and of whole regions, of which s->batch rows have s->count elements each.
+ * All compute with float32 on whole regions: s->batch rows of s->count elements each.
  */
 #include <stdio.h>
 
@@ -98,7 +98,8 @@ static void run_softmax_backward(bench_lab *lab, const bench_shape *s) {
     tutti_kernel_softmax_backward(TYPE, (size_t)s->batch, s->count, lab->regions[0], lab->regions[2], lab->regions[1]);
 }
 
-/* Rows' losses and labels are much less than a region. Labels are what lies there: those that are no class only make losses NaN. */
+/* Losses and labels are much smaller than a region. Labels are arbitrary data: those that are not classes only give
+ * NaN losses. */
 static void run_cross_entropy(bench_lab *lab, const bench_shape *s) {
     const tutti_kernel_labels labels = {TUTTI_INT32, lab->regions[BENCH_REGIONS - 1], (int64_t)s->count, 0};
     tutti_real *results = lab->regions[1];
@@ -163,7 +164,7 @@ static void run_matmul(bench_lab *lab, const bench_shape *s) {
 }
 
 int bench_kernels_list_operators(const bench_lab *lab, bench_kernel *rows) {
-    /* `passes`: how often each element of a region is read or written. */
+    /* `passes`: the number of times that each element of a region is read or written. */
     static const struct {
         const char *name;
         void (*run)(bench_lab *, const bench_shape *);

@@ -1,10 +1,11 @@
 /*
- * The kernels that are measured: reductions, and what the trainer's table has. Bytes are those that a kernel cannot avoid: each
- * source read once, each result written once.
+ * The measured kernels: reductions, and the trainer's table. Bytes are those that a kernel cannot avoid: each source
+ * read once, each result written once.
  *
- * A convolution is windows unfolded to columns, a matrix product, a bias. What unfolding takes is found by taking off the time of
- * the dense layer with the same product and bias; folding the same way in backward. The host does its convolutions in pieces that
- * fit into caches, so there the convolution is measured as a whole only.
+ * A convolution consists of unfolding windows to columns, a matrix product, and a bias. The time of unfolding is that
+ * of the convolution less that of the dense layer with the same product and bias; folding is measured the same way in
+ * backward. The host's convolutions work in pieces that fit into caches, so there only the whole convolution is
+ * measured.
  */
 #include <stdio.h>
 #include <string.h>
@@ -136,7 +137,7 @@ static void run_dense_backward(bench_lab *lab, const bench_shape *s) {
 
 /* ------------------------------------------------------------------------------------------ optimizers */
 
-/* A bucket as LeNet's: equal pieces, beginning at multiples of 64 bytes. */
+/* A bucket like LeNet's: equal pieces that begin at multiples of 64 bytes. */
 static int cut(bench_lab *lab, const bench_shape *s, tutti_optimizer_piece pieces[8]) {
     size_t each = s->count / (size_t)s->pieces / 16 * 16;
     for (int i = 0; i < s->pieces; i++) {
@@ -185,7 +186,7 @@ static bench_kernel *append(list *l, bench_kernel row) {
     return &l->rows[l->count++];
 }
 
-/* `passes`: how often each element of a region is read or written. */
+/* `passes`: the number of times that each element of a region is read or written. */
 static void list_elements(list *l) {
     static const struct {
         const char *name;
@@ -237,7 +238,7 @@ static void list_reductions(list *l) {
     list_reduction(l, TUTTI_FLOAT32, TUTTI_PREMUL_SUM, "reduce_premul_sum", 2);
 }
 
-/* How many images fit into a region when each takes `each` elements of it. */
+/* The number of images that fit into a region if each takes `each` elements. */
 static int images_that_fit(const list *l, size_t each) {
     return (int)(l->lab->bytes / sizeof(tutti_real) / each);
 }
@@ -275,7 +276,7 @@ static bench_shape conv_shape(int side, int channels, int filters, int batch) {
                          .conv = {.window = window, .filters = filters}};
 }
 
-/* Does a row's largest array fit into a region: its columns, its output, what the kernels want beside? */
+/* Does a row's largest array fit into a region: its columns, its output, the kernels' scratch memory? */
 static bool fits(const list *l, const bench_shape *s) {
     const tutti_kernels *kernels = l->lab->kernels;
     size_t widest = (size_t)(s->dense.inputs > s->dense.outputs ? s->dense.inputs : s->dense.outputs);
@@ -290,13 +291,13 @@ static bool fits(const list *l, const bench_shape *s) {
     return most * sizeof(tutti_real) <= l->lab->bytes;
 }
 
-/* LeNet's convolutions on large batches: what their windows take besides the products. */
+/* LeNet's convolutions on large batches: the time of their windows without the products. */
 static void list_windows(list *l) {
     static const struct {
         const char *name;
         int side, channels, filters;
     } convs[] = {{"conv1", 28, 1, 32}, {"conv2", 14, 32, 64}};
-    /* With bfloat16 the layer rounds what the convolution unfolds rounded. */
+    /* With bfloat16 the dense layer rounds, whereas the convolution unfolds rounded values: not comparable. */
     if (l->lab->device == NULL || l->lab->precision == TUTTI_PRECISION_BF16) return;
     for (int i = 0; i < 2; i++) {
         int side = convs[i].side, channels = convs[i].channels, filters = convs[i].filters;
@@ -331,7 +332,7 @@ static bench_shape dense_shape(size_t batch, int inputs, int outputs) {
     return (bench_shape){.count = batch, .dense = {.inputs = inputs, .outputs = outputs}};
 }
 
-/* At batch 100, as they are trained; then the peak. */
+/* Products at batch 100, the batch in training; then the peak. */
 static void list_products(list *l) {
     const bench_shape conv1 = conv_shape(28, 1, 32, 100), conv2 = conv_shape(14, 32, 64, 100);
     const bench_shape dense1 = dense_shape(100, 3136, 512), dense2 = dense_shape(100, 512, 10);

@@ -1,6 +1,6 @@
 /*
- * Times a row: calls are enqueued one after the other, and the clock stops when the last is done, so that on a GPU what
- * launching takes overlaps with what the kernels take. The first calls load code and touch memory and do not count.
+ * Times a row: calls are enqueued one after the other, and the clock stops when the last is done, so that on a GPU
+ * launches overlap with the kernels. The first calls load code and touch memory and do not count.
  */
 #include <stdlib.h>
 #include <time.h>

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 set_seed(1)
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-inputs = torch.randn(1003, 256)  # not a multiple of the batch: gather_for_metrics drops what was put in twice
+inputs = torch.randn(1003, 256)  # not a multiple of the batch: gather_for_metrics drops duplicated samples
 data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(),
                             torch.nn.Linear(1024, 2))
@@ -47,6 +47,6 @@ saved = accuracy()
 train_epoch()
 accelerator.load_state(folder)
 accelerator.wait_for_everyone()
-assert accuracy() == saved, "load_state does not bring back what save_state kept"
+assert accuracy() == saved, "load_state did not restore the state of save_state"
 accelerator.print("result", saved)
 accelerator.end_training()

@@ -39,7 +39,7 @@ before = [p.detach().clone() for p in engine.module.parameters()]
 train(5)
 engine.load_checkpoint(folder[0], tag="one")
 after = list(engine.module.parameters())
-assert all(torch.equal(a, b) for a, b in zip(before, after)), "the checkpoint does not bring back the parameters"
+assert all(torch.equal(a, b) for a, b in zip(before, after)), "the checkpoint did not restore the parameters"
 if dist.get_rank() == 0:
     print("result", sum(p.double().sum() for p in before).item())
 dist.destroy_process_group()

@@ -1,4 +1,5 @@
-"""TorchRec's DistributedModelParallel: two embedding tables, one sharded by columns over the ranks, the other whole on one."""
+"""TorchRec's DistributedModelParallel: two embedding tables, one sharded by columns over the ranks, the other whole on
+one."""
 import torch
 import torch.distributed as dist
 import torchrec
@@ -26,7 +27,7 @@ class Model(torch.nn.Module):
 constraints = {"item": ParameterConstraints(sharding_types=["column_wise"], min_partition=32),
                "user": ParameterConstraints(sharding_types=["table_wise"])}
 model = Model()
-with torch.no_grad():  # the same values on all ranks, whichever rows they then keep
+with torch.no_grad():  # the same values on all ranks, whichever rows each keeps
     for parameter in model.parameters():
         parameter.uniform_(-0.1, 0.1)
 planner = EmbeddingShardingPlanner(topology=Topology(world_size=size, compute_device="cpu"), constraints=constraints)

@@ -1,4 +1,5 @@
-"""FSDP2; with "hsdp", sharded between pairs of ranks and replicated between them. The state goes through DCP's async_save."""
+"""FSDP2; with "hsdp", sharded between pairs of ranks and replicated between them. The state goes through DCP's
+async_save."""
 import sys
 import tempfile
 
@@ -21,7 +22,7 @@ for layer in model:
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 torch.manual_seed(10 + rank)
-saving = dist.new_group()  # async_save uses it on a thread of its own, while the steps use the others
+saving = dist.new_group()  # async_save uses it on its own thread, while the steps use the others
 folder = [tempfile.mkdtemp()]
 dist.broadcast_object_list(folder)
 pending = saved = None
@@ -39,13 +40,13 @@ for step in range(30):
     if step == 20:
         state = get_model_state_dict(model)
         saved = {name: value.full_tensor().clone() for name, value in state.items()}
-        pending = dcp.async_save(state, checkpoint_id=folder[0], process_group=saving)  # goes on beside the steps
+        pending = dcp.async_save(state, checkpoint_id=folder[0], process_group=saving)  # continues during the steps
 pending.result()
 state = get_model_state_dict(model)
 dcp.load(state, checkpoint_id=folder[0])
 set_model_state_dict(model, state)
 for name, value in get_model_state_dict(model).items():
-    assert torch.equal(value.full_tensor(), saved[name]), f"{name} is not what async_save kept"
+    assert torch.equal(value.full_tensor(), saved[name]), f"{name} differs from the value that async_save stored"
 if rank == 0:
     print("result", sum(value.double().sum() for value in saved.values()).item())
 dist.destroy_process_group()

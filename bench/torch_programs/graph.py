@@ -1,4 +1,4 @@
-"""torch-geometric: a graph network under DistributedDataParallel, its graphs shared out by DistributedSampler."""
+"""torch-geometric: a graph network under DistributedDataParallel, its graphs distributed by DistributedSampler."""
 import torch
 import torch.distributed as dist
 from torch.utils.data.distributed import DistributedSampler

@@ -1,6 +1,6 @@
-"""A notebook, run by Jupyter's kernel, that launches accelerate's training on two forked processes by notebook_launcher.
+"""A notebook, run by Jupyter's kernel, that trains with accelerate on two forked processes through notebook_launcher.
 
-FIRST_CELL, if set, is the text of a cell that comes before the others: what the user of a notebook writes at its top.
+FIRST_CELL, if set, is the text of a cell before the others: the cell that a user writes at the top of a notebook.
 """
 import os
 import sys
@@ -28,7 +28,7 @@ def train():
         accelerator.backward(loss)
         optimizer.step()
         mean = accelerator.reduce(loss.detach(), "mean").item()
-        if accelerator.is_main_process:  # one write a line: the kernel mixes up the parts of a forked child's
+        if accelerator.is_main_process:  # one write per line: the kernel mixes up parts of a forked child's lines
             print(f"step {step} loss {mean}\\n", end="", flush=True)
     sums = accelerator.gather(sum(parameter.double().sum() for parameter in model.parameters()).detach().view(1))
     assert sums[0] == sums[1], sums
@@ -46,7 +46,7 @@ notebook_launcher(train, num_processes=2, use_port=port)
 
 class Client(NotebookClient):
     def process_message(self, message, cell, cell_index):
-        """Shows what the cells print when they print it, as a browser does."""
+        """Shows the cells' output at once, as a browser does."""
         if message["msg_type"] == "stream":
             print(message["content"]["text"], end="", flush=True, file=getattr(sys, message["content"]["name"]))
         return super().process_message(message, cell, cell_index)

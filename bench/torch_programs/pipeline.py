@@ -1,4 +1,4 @@
-"""Pipelining by torch.distributed.pipelining: one stage a rank, schedule 1F1B."""
+"""Pipelining with torch.distributed.pipelining: one stage per rank, schedule 1F1B."""
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B

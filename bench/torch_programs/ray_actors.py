@@ -1,4 +1,5 @@
-"""Ray: two actors, each a rank of DistributedDataParallel; the driver, which is no rank, averages and prints their losses."""
+"""Ray: two actors, each a rank of DistributedDataParallel; the driver, which is not a rank, averages and prints their
+losses."""
 import ray
 import torch
 import torch.distributed as dist

@@ -1,4 +1,5 @@
-"""torchft: two replicas under its DistributedDataParallel. One dies on the way, comes back and takes its state from the other."""
+"""torchft: two replicas under its DistributedDataParallel. One dies during the run, restarts and takes its state from
+the other."""
 import os
 import subprocess
 import sys
@@ -60,5 +61,5 @@ def main():
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         train(int(sys.argv[1]), sys.argv[2:] == ["dies"])
-        os._exit(0)  # the manager's threads would keep the process
+        os._exit(0)  # the manager's threads would keep the process alive
     main()

@@ -1,4 +1,5 @@
-"""transformers' Trainer on a small GPT-2 that is made from a configuration, with evaluation, checkpoints and their resumption."""
+"""transformers' Trainer on a small GPT-2 made from a configuration, with evaluation, checkpoints and resuming from
+them."""
 import json
 import os
 import tempfile

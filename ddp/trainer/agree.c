@@ -1,5 +1,6 @@
 /*
- * Are settings, model and data the same on all ranks? Otherwise training would go wrong without a word.
+ * Checks that settings, model and data are the same on all ranks. Without this check training would silently go
+ * wrong.
  */
 #include <string.h>
 
@@ -12,7 +13,7 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
     return digest;
 }
 
-/* 0: seeds may differ. */
+/* The seed to compare; 0: seeds may differ. */
 static int64_t agreed_seed(const tutti_trainer *train) {
     return train->reduction.no_broadcast && !train->cut ? 0 : (int64_t)train->seed;
 }
@@ -21,7 +22,7 @@ static uint64_t mix_text(uint64_t digest, const char *text) {
     return text != NULL ? mix(digest, text, strlen(text) + 1) : mix(digest, "\1", 2);
 }
 
-/* Member by member, as texts lie elsewhere in each process. */
+/* Hashes member by member, since the addresses of texts differ between processes. */
 static uint64_t mix_layer(uint64_t digest, const tutti_layer *layer) {
     const int64_t numbers[] = {layer->kind,    layer->units, layer->kernel,  layer->stride,
                                layer->padding, layer->relu,  layer->no_bias, layer->initializer};
@@ -41,7 +42,7 @@ static uint64_t mix_operations(uint64_t digest, const tutti_data_op *ops, int no
     return digest;
 }
 
-/* Options and data that must be equal on all ranks, or training would go wrong without a word. */
+/* Compares the options and data that must be equal on all ranks. */
 tutti_status tutti_trainer_agree(const tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     const tutti_train_data *given = &train->input.given;
@@ -98,6 +99,6 @@ tutti_status tutti_trainer_agree(const tutti_trainer *train) {
         return tutti_fail(
             TUTTI_ERR_MISMATCH,
             "the ranks were started with different options, layers or data, or only some found a GPU; give all the "
-            "same options, --device among them, and the same --data on all hosts");
+            "same options, including --device, and the same --data on all hosts");
     return TUTTI_OK;
 }

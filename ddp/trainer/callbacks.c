@@ -1,5 +1,5 @@
 /*
- * Loss lines, metrics, the progress line, and the list in which they stand.
+ * Loss lines, metrics, the progress line, and the list of callbacks.
  */
 #include "ddp/trainer/callbacks.h"
 
@@ -22,7 +22,7 @@ int64_t tutti_callbacks_now_ns(void) {
 
 /* --------------------------------------------------------------------------------------------- metrics */
 
-/* JSON knows no NaN and no infinity. */
+/* JSON has no NaN and no infinity. */
 static void put_number(FILE *file, const char *key, double number) {
     if (isfinite(number)) fprintf(file, ",\"%s\":%.10g", key, number);
     else fprintf(file, ",\"%s\":null", key);
@@ -55,7 +55,7 @@ static tutti_status metrics_begin(void *context, const tutti_train_moment *now) 
     FILE *file = callbacks->metrics;
     tutti_train_details about;
     TUTTI_TRY(tutti_train_get(now->trainer, &about));
-    /* A pipe or a device has nothing to drop. */
+    /* Pipes and devices cannot be truncated: that is no error. */
     if (about.resumed == NULL && ftruncate(fileno(file), 0) != 0 && errno != EINVAL)
         return tutti_fail(TUTTI_ERR_SYSTEM, "--metrics %s: its old lines cannot be removed: %s",
                           callbacks->metrics_path, strerror(errno));
@@ -202,7 +202,7 @@ static tutti_status draw_step_end(void *context, const tutti_train_moment *now) 
 
 /* -------------------------------------------------------------------------------------------- the list */
 
-/* What is in the file stays until training begins: a preparation that fails loses nothing. */
+/* Opens for appending: the old content stays until training begins, so a preparation that fails loses nothing. */
 static tutti_status open_metrics(tutti_callbacks *callbacks, const tutti_train_options *options) {
     callbacks->metrics_path = options->metrics;
     callbacks->metrics = fopen(options->metrics, "ae");
@@ -219,7 +219,7 @@ static bool draws(const tutti_train_options *options) {
     return options->print && isatty(STDERR_FILENO) == 1;
 }
 
-/* Those before the caller's. */
+/* Adds the trainer's own callbacks that run before the caller's. */
 static tutti_status add_own(tutti_callbacks *callbacks, const tutti_train_options *options) {
     callbacks->monitor_every = options->monitor_every;
     if (draws(options))
@@ -284,7 +284,7 @@ tutti_status tutti_callbacks_fail(tutti_status status, const char *function) {
                       (int)status, tutti_status_name(status));
 }
 
-/* The trainer's own say enough. */
+/* Names the failed callback in the error. The errors of the trainer's own callbacks need no name. */
 static tutti_status fail_of(const tutti_callbacks *callbacks, int index, tutti_status status) {
     char function[256];
     const tutti_train_callback *callback = &callbacks->rows[index];

@@ -9,9 +9,9 @@
 
 #include "ddp/trainer/parallel.h"
 
-#define PIECE 4096 /* elements: what is brought to the host at a time */
+#define PIECE 4096 /* elements copied to the host at a time */
 
-/* FNV-1a over the words of the numbers. */
+/* FNV-1a over the numbers as words. */
 static tutti_status hash(tutti_compute *compute, const tutti_parameter *parameter, uint64_t *hash_out) {
     uint32_t words[PIECE];
     uint64_t value = UINT64_C(0xcbf29ce484222325);
@@ -32,7 +32,7 @@ static unsigned axes_of_copies(const tutti_parallel *parallel, const tutti_param
     return axes;
 }
 
-/* The job's rank that is the index-th of those that differ from this one only on the axes. */
+/* The job's rank at position `index` among those that differ from this one only along `axes`. */
 static int find_mate(const tutti_parallel *parallel, unsigned axes, int index) {
     const tutti_strategy *mesh = parallel->strategy;
     int rank = 0;
@@ -44,7 +44,7 @@ static int find_mate(const tutti_parallel *parallel, unsigned axes, int index) {
     return rank;
 }
 
-/* The value that most have; of several the first. */
+/* The most frequent value; of several, the first. */
 static uint64_t find_common(const uint64_t *values, int count) {
     int best = 0, most = 0;
     for (int i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ static uint64_t find_common(const uint64_t *values, int count) {
     return values[best];
 }
 
-/* `odd_out`, `other_out`: numbers of ranks in the communicator, or -1. */
+/* `odd_out`, `other_out`: ranks in the communicator, or -1. */
 static tutti_status compare(tutti_comm *comm, uint64_t own, int *odd_out, int *other_out) {
     const int nranks = tutti_comm_size(comm);
     uint64_t *all = calloc((size_t)nranks, sizeof *all);
@@ -106,6 +106,6 @@ tutti_status tutti_check_parameters(const tutti_model *model, tutti_comm *comm, 
     if (differs) return tutti_fail(TUTTI_ERR_MISMATCH, "%s", text);
     return tutti_fail(TUTTI_ERR_MISMATCH,
                       "--check-parameters: after step %" PRId64
-                      " parameters that other ranks share differ between them; see their errors",
+                      " parameters differ between other ranks that share them; see their errors",
                       step);
 }

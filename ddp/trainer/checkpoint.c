@@ -1,5 +1,5 @@
 /*
- * Folders with checkpoints, and reading from them. checkpoint_save.c writes.
+ * Folders with checkpoints, and reading checkpoints. checkpoint_save.c writes them.
  */
 #include "ddp/trainer/checkpoint.h"
 
@@ -16,7 +16,7 @@
 
 #define PATH_BYTES TUTTI_CHECKPOINT_PATH_BYTES
 
-/* The step of a checkpoint's file name, or -1. */
+/* The step in a checkpoint's file name, or -1. */
 static int64_t step_of_name(const char *name) {
     int64_t step;
     int end = 0;
@@ -32,7 +32,7 @@ static bool is_same_file(const char *a, const char *b) {
            about_a.st_ino == about_b.st_ino;
 }
 
-/* Is `resume` the folder, or a file in it? */
+/* Returns whether `resume` is the folder or a file in it. */
 static bool resumes_from(const char *folder, const char *resume) {
     if (resume == NULL) return false;
     if (is_same_file(folder, resume)) return true;
@@ -45,13 +45,13 @@ static bool resumes_from(const char *folder, const char *resume) {
 
 static bool has_checkpoints(const char *folder) {
     DIR *listing = opendir(folder);
-    bool has = listing == NULL; /* what cannot be read may have some */
+    bool has = listing == NULL; /* a folder that cannot be read may contain some */
     for (struct dirent *entry; !has && (entry = readdir(listing)) != NULL;) has = step_of_name(entry->d_name) >= 0;
     if (listing != NULL) closedir(listing);
     return has;
 }
 
-/* Has the name the form of a file that was never finished? */
+/* Returns whether the name is that of an unfinished file. */
 static bool is_unfinished(const char *name) {
     int64_t step;
     uint64_t mark;
@@ -60,7 +60,7 @@ static bool is_unfinished(const char *name) {
            name[end] == '\0';
 }
 
-/* What a run left that ended while it wrote. */
+/* Removes the files that a run left unfinished when it ended during a write. */
 static void remove_unfinished(const char *folder) {
     DIR *listing = opendir(folder);
     if (listing == NULL) return;
@@ -86,7 +86,7 @@ tutti_status tutti_checkpoint_remove_others(const char *folder, const char *path
 tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume, bool *replaces_out) {
     struct stat about;
     *replaces_out = false;
-    if (mkdir(folder, 0777) == 0) { /* it can be made */
+    if (mkdir(folder, 0777) == 0) { /* the folder can be created */
         rmdir(folder);
         return TUTTI_OK;
     }
@@ -112,7 +112,7 @@ tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const 
 
 /* -------------------------------------------------------------------------------------------- reading */
 
-/* A file is taken as it is; of a folder the file with the most steps. */
+/* If `path` is a file, returns it; if it is a folder, returns the file with the most steps in it. */
 static tutti_status find_file(const char *path, char *file_out) {
     struct stat about;
     if (stat(path, &about) != 0) return tutti_fail(TUTTI_ERR_CONFIG, "--resume %s: %s", path, strerror(errno));
@@ -132,14 +132,14 @@ static tutti_status find_file(const char *path, char *file_out) {
     return TUTTI_OK;
 }
 
-/* Elements [first, first + count) of this rank's box, from `data` on. `is_optional`: the tensor need not be there. */
+/* Reads elements [first, first + count) of this rank's box to `data`. `is_optional`: the tensor may be missing. */
 static tutti_status read_part(tutti_compute *compute, const tutti_safetensors *file, const tutti_parameter *parameter,
                               const char *state, tutti_ddp_part range, float *data, bool is_optional) {
     char name[TUTTI_SAFETENSORS_NAME_BYTES];
     tutti_checkpoint_name(parameter, state, name);
     const tutti_safetensors_entry *entry = tutti_safetensors_find(file, name);
     if (entry == NULL && is_optional) return TUTTI_OK;
-    if (entry == NULL) return tutti_fail(TUTTI_ERR_DATA, "%s: expected a tensor %s, there is none", file->path, name);
+    if (entry == NULL) return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s is missing", file->path, name);
     if (entry->ndims != parameter->ndims ||
         memcmp(entry->dims, parameter->dims, (size_t)parameter->ndims * sizeof parameter->dims[0]) != 0)
         return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s has %zu elements in %d dimensions, expected %zu in %d",
@@ -192,7 +192,7 @@ static tutti_status read_number(const char *path, const tutti_safetensors *file,
     return TUTTI_OK;
 }
 
-/* Was the parameter frozen where the file was written? Then the file has no state of it. */
+/* Returns whether the parameter was frozen when the file was written. Then the file has no optimizer state for it. */
 static bool was_frozen(const tutti_safetensors *file, const tutti_parameter *parameter) {
     char key[TUTTI_SAFETENSORS_NAME_BYTES];
     tutti_checkpoint_name(parameter, TUTTI_CHECKPOINT_FROZEN, key);

@@ -1,5 +1,5 @@
 /*
- * Ranges of boxes, between memory, a file and rank 0.
+ * Copies ranges of boxes between memory, a file and rank 0.
  */
 #include "ddp/trainer/checkpoint_parts.h"
 
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define PIECE ((size_t)1 << 18)
-#define TAG   7301 /* of messages with parts; there are no others while a checkpoint is written */
+#define TAG   7301 /* tag of messages with parts; while a checkpoint is written there are no other messages */
 
 void tutti_checkpoint_name(const tutti_parameter *parameter, const char *state,
                            char name_out[TUTTI_SAFETENSORS_NAME_BYTES]) {
@@ -34,9 +34,10 @@ tutti_checkpoint_part tutti_checkpoint_part_of(const tutti_parameter *parameter,
 
 /* ------------------------------------------------------------------------------------------------ runs */
 
-/* From element `at` of the box on, as many as lie side by side in the file: their number, and where they are in the tensor. */
+/* Finds the run of elements from `at` of the box on that are adjacent in the file: returns their number, and sets
+ * their position in the tensor. */
 static size_t find_run(const tutti_checkpoint_part *part, size_t at, int64_t *element_out) {
-    size_t row = 1; /* elements of the box that are side by side */
+    size_t row = 1; /* elements of the box that are adjacent in the file */
     int64_t stride = 1, element = 0;
     int d = part->ndims - 1;
     for (; d >= 0; d--) {
@@ -61,7 +62,7 @@ static tutti_status write_bytes(int fd, const char *path, const void *data, size
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0)
             return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %zu bytes at offset %" PRId64 " cannot be written: %s", path,
-                              bytes, offset, done < 0 ? strerror(errno) : "the file takes no more");
+                              bytes, offset, done < 0 ? strerror(errno) : "the file cannot grow");
         next += done, bytes -= (size_t)done, offset += done;
     }
     return TUTTI_OK;
@@ -80,12 +81,12 @@ static tutti_status read_bytes(int fd, const char *path, void *data, size_t byte
     return TUTTI_OK;
 }
 
-/* What is written can be read again: read_piece refuses such numbers. */
+/* Ensures that the file can be read again: read_piece refuses such numbers. */
 static tutti_status check_finite(const char *path, size_t count, const float *piece) {
     for (size_t i = 0; i < count; i++)
         if (!isfinite(piece[i]))
             return tutti_fail(TUTTI_ERR_DATA,
-                              "%s: the model or the optimizer's state has %f among its numbers: training diverged, and "
+                              "%s: the model or the optimizer's state contains %f: training diverged, and "
                               "nothing is written; lower --lr, and resume from an earlier checkpoint",
                               path, (double)piece[i]);
     return TUTTI_OK;

@@ -1,5 +1,5 @@
 /*
- * Writing a checkpoint, each rank its parts: see checkpoint.h.
+ * Writes a checkpoint; each rank writes its parts: see checkpoint.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,16 +23,16 @@
 #define FILE_NAME  "step-%08" PRId64 ".safetensors"
 #define TEXTS      10
 
-/* What rank 0 tells the others. */
+/* Broadcast by rank 0. */
 typedef struct announcement {
-    int64_t offset;             /* of the first tensor */
+    int64_t offset;             /* offset of the first tensor */
     char temporary[PATH_BYTES]; /* absolute */
-    char failure[TEXT_BYTES];   /* "": there is none */
+    char failure[TEXT_BYTES];   /* "": no failure */
 } announcement;
 
 typedef enum outcome { NOTHING_TO_WRITE, WROTE, CANNOT_SEE, FAILED } outcome;
 
-/* What each rank tells all. */
+/* Gathered from each rank on all ranks. */
 typedef struct report {
     int64_t outcome;
     char failure[TEXT_BYTES];
@@ -42,10 +42,10 @@ typedef struct saving {
     const tutti_checkpoint_content *content;
     int rank, nranks, fd;
     tutti_safetensors file;       /* the header */
-    tutti_checkpoint_part *parts; /* of each entry, what this rank writes, perhaps nothing */
+    tutti_checkpoint_part *parts; /* by entry: the part that this rank writes, may be empty */
     announcement about;
     char path[PATH_BYTES]; /* rank 0 */
-    bool made;             /* rank 0: the temporary file is there */
+    bool made;             /* rank 0: the temporary file exists */
 } saving;
 
 static const tutti_options on_host = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST);
@@ -56,7 +56,8 @@ static void keep_failure(char text[TEXT_BYTES]) {
 
 /* -------------------------------------------------------------------------------------------- the content */
 
-/* Of ranks that have the same elements the first one writes them; with `zero` those whose gradients are summed have different ones. */
+/* Returns whether this rank writes the parameter: of the ranks that hold the same elements, the first one does.
+ * With `zero`, the ranks whose gradients are summed hold different elements. */
 static bool writes(const saving *s, const tutti_parameter *parameter, bool zero) {
     const tutti_parallel *parallel = s->content->model->parallel;
     if (parallel == NULL) return zero || s->rank == 0;
@@ -133,7 +134,7 @@ static void fill_entries(saving *s) {
 
 static tutti_status fill(saving *s, const tutti_checkpoint_position *position) {
     const tutti_model *model = s->content->model;
-    const size_t arrays = 1 + (size_t)s->content->update->row->nstates; /* for each parameter */
+    const size_t arrays = 1 + (size_t)s->content->update->row->nstates; /* arrays for each parameter */
     const size_t most = (size_t)model->nparameters * arrays + (size_t)model->nstates;
     s->file.entries = calloc(most, sizeof *s->file.entries);
     s->file.texts = calloc(TEXTS + (size_t)model->nparameters, sizeof *s->file.texts);
@@ -147,7 +148,7 @@ static tutti_status fill(saving *s, const tutti_checkpoint_position *position) {
 
 /* ------------------------------------------------------------------------------------------------ rank 0 */
 
-/* So that a file that grows beyond the process's limit is an error, not the end of the process. */
+/* Blocks SIGXFSZ, so that a file that exceeds the process's limit is an error and does not end the process. */
 static void hold_back_signal(sigset_t *before) {
     sigset_t ours;
     sigemptyset(&ours), sigaddset(&ours, SIGXFSZ);
@@ -164,21 +165,21 @@ static void drop_signal(const sigset_t *before) {
     errno = error;
 }
 
-/* A name that no other file has: a rank that finds a file of that name sees this folder. */
+/* Makes a unique file name: a rank that finds a file with this name sees this folder. */
 static tutti_status make_name(saving *s, const char *folder) {
     char whole[PATH_MAX];
     uint64_t mark;
     if (realpath(folder, whole) == NULL)
         return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: %s", folder, strerror(errno));
     if (getrandom(&mark, sizeof mark, 0) != sizeof mark)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "no random number for a file's name: %s", strerror(errno));
+        return tutti_fail(TUTTI_ERR_SYSTEM, "getting a random number for a file's name failed: %s", strerror(errno));
     const char *name = strrchr(s->path, '/') + 1;
     if (snprintf(s->about.temporary, PATH_BYTES, "%s/%s.%016" PRIx64 ".tmp", whole, name, mark) >= PATH_BYTES)
         return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s: the path is too long", folder);
     return TUTTI_OK;
 }
 
-/* The file in its full size, so that a full disk is found before anything is moved; its header. */
+/* Allocates the file in its full size, so that a full disk is found before any part is sent, and writes its header. */
 static tutti_status write_header(saving *s, const char *header, size_t bytes) {
     int64_t end = (int64_t)bytes;
     for (int i = 0; i < s->file.nentries; i++) end += (int64_t)(s->file.entries[i].count * sizeof(float));
@@ -214,7 +215,7 @@ static tutti_status begin(saving *s, const char *folder, const tutti_checkpoint_
     return tutti_fail(status, "%s: writing failed: %s", s->path, text);
 }
 
-/* The temporary file, if it is there, does not stay. */
+/* Removes the temporary file, if it exists. */
 static void abandon(saving *s) {
     if (s->made) (void)unlink(s->about.temporary);
     s->made = false;
@@ -222,7 +223,7 @@ static void abandon(saving *s) {
 
 /* ------------------------------------------------------------------------------------------------ all */
 
-/* `local`: how rank 0 began. */
+/* `local`: the status of rank 0's preparation. */
 static tutti_status announce(saving *s, tutti_status local) {
     if (local != TUTTI_OK) keep_failure(s->about.failure);
     if (s->nranks > 1)
@@ -268,14 +269,14 @@ static tutti_status fail_by(const saving *s, int rank, const char *failure) {
     return tutti_fail(TUTTI_ERR_SYSTEM, "rank %d: %s", rank, failure);
 }
 
-/* What one rank failed at is the error of all. */
+/* The failure of one rank becomes the error of all. */
 static tutti_status judge(const saving *s, const report *reports) {
     for (int rank = 0; rank < s->nranks; rank++)
         if (reports[rank].outcome == FAILED) return fail_by(s, rank, reports[rank].failure);
     return TUTTI_OK;
 }
 
-/* Parts of ranks that cannot see the file. `failure`: what rank 0 could not write. */
+/* Sends the parts of ranks that cannot see the file. `failure`: the parts that rank 0 could not write. */
 static tutti_status pass_parts(saving *s, const report *reports, char failure[TEXT_BYTES]) {
     tutti_comm *comm = s->content->comm;
     for (int rank = 1; rank < s->nranks; rank++)
@@ -286,7 +287,7 @@ static tutti_status pass_parts(saving *s, const report *reports, char failure[TE
     return TUTTI_OK;
 }
 
-/* Rank 0: all parts are in the file. */
+/* Rank 0: finishes the file, which contains all parts. */
 static tutti_status end(saving *s, const char *failure) {
     if (failure[0] != '\0') return tutti_fail(TUTTI_ERR_SYSTEM, "%s", failure);
     TUTTI_TRY(sync_file(s));

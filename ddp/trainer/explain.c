@@ -1,5 +1,5 @@
 /*
- * A table of nodes, and of the groups in which gradients are reduced.
+ * Prints a table of nodes, and the groups in which gradients are reduced.
  */
 #include "ddp/trainer/explain.h"
 
@@ -23,7 +23,7 @@ static void put_mesh(const tutti_explanation *about, FILE *file) {
     fputs("parameters\n", file);
 }
 
-/* Without parts all is divided by samples. */
+/* Formats a layout. Without parts, everything is divided by samples. */
 static void format(const tutti_explanation *about, const tutti_sbp *sbp, char *text) {
     tutti_sbp samples[TUTTI_MOST_AXES];
     for (int a = 0; a < about->strategy->naxes; a++) samples[a] = TUTTI_SPLIT(0);
@@ -40,7 +40,7 @@ static void put_parameters(const tutti_explanation *about, const tutti_node *nod
     fputc('\n', file);
 }
 
-/* Forwards and backwards together. Bias and ReLU behind partial sums are a part of what the layer's output takes. */
+/* Prints forward and backward together. Bias and ReLU after partial sums count as a part of the layer's output. */
 static void put_times(const tutti_explanation *about, const tutti_node *node, FILE *file) {
     if (about->price == NULL) return;
     const tutti_price *layer = &about->price->layers[node->number], *output = &about->price->outputs[node->number];
@@ -63,7 +63,7 @@ static void put_layer(const tutti_explanation *about, const tutti_node *node, FI
     put_parameters(about, node, file);
 }
 
-/* measured: NULL: it was not. */
+/* measured: NULL: not measured. */
 static tutti_status put_plan(const char *what, const tutti_plan *plan, const double *measured, uint64_t *bytes,
                              FILE *file) {
     tutti_plan_details details;
@@ -90,7 +90,7 @@ static tutti_status put_redistribution(const tutti_explanation *about, const tut
     return put_plan("backwards", part->backward, measured != NULL ? measured + 1 : NULL, bytes, file);
 }
 
-/* An all_reduce over n ranks brings 2 (n - 1) / n of its bytes to each. */
+/* In an all_reduce over n ranks each rank receives 2 (n - 1) / n of its bytes. */
 static uint64_t put_group(const tutti_explanation *about, const tutti_gradients *gradients, int group, FILE *file) {
     const tutti_model *model = about->model;
     const bool cut = model->parallel != NULL;
@@ -109,7 +109,7 @@ static void put_shares(const tutti_step_price *price, FILE *file) {
             price->received / 0x1p20, price->reduce_us / 1e3, price->reduced / 0x1p20);
 }
 
-/* What the plain modes would take. */
+/* Prints the predictions for the plain modes. */
 static tutti_status put_others(const tutti_explanation *about, FILE *file) {
     static const char *const names[] = {[TUTTI_MODE_DATA_PARALLEL] = "data_parallel",
                                         [TUTTI_MODE_LAYERWISE_PARALLEL] = "layerwise_parallel",
@@ -139,7 +139,7 @@ static tutti_status put_step(const tutti_explanation *about, FILE *file) {
             about->step_us / 1e3, 100 * fabs(about->price->us - about->step_us) / about->step_us);
     put_shares(about->price, file);
     if (about->price->batch_us > 0)
-        fprintf(file, "batches: %.1f ms of the prediction, since no core is left to make them beside the steps\n",
+        fprintf(file, "batches: %.1f ms of the prediction, since no core is free to make them during the steps\n",
                 about->price->batch_us / 1e3);
     fprintf(file, "memory of rank 0: %.1f MiB of parameters, gradients, optimizer's state and activations\n",
             bytes / 0x1p20);
@@ -164,7 +164,7 @@ tutti_status tutti_explain(const tutti_explanation *about, FILE *file) {
     fputc('\n', file);
     for (int g = 0; g < about->gradients->ngroups; g++) gradients += put_group(about, about->gradients, g, file);
     fprintf(file,
-            "a step brings rank 0 %" PRIu64 " bytes of activations and their gradients, and %" PRIu64
+            "in a step rank 0 receives %" PRIu64 " bytes of activations and their gradients, and %" PRIu64
             " of parameters' gradients\n",
             activations, gradients);
     if (about->price != NULL) TUTTI_TRY(put_step(about, file));

@@ -1,5 +1,5 @@
 /*
- * Which parameters of a list of layers are frozen.
+ * Freezes parameters of a list of layers.
  */
 #include "ddp/trainer/freeze.h"
 

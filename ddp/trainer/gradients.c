@@ -16,10 +16,10 @@ static int find_group(const tutti_gradients *gradients, unsigned axes) {
     return group;
 }
 
-/* Gives each trained parameter its group, and its number there. */
+/* Assigns each trained parameter to a group, with an index in it. */
 static tutti_status sort(tutti_gradients *gradients, const tutti_model *model) {
     const size_t count = (size_t)model->nparameters;
-    int *counts = calloc(count, sizeof *counts); /* of each group so far */
+    int *counts = calloc(count, sizeof *counts); /* parameters of each group so far */
     *gradients = (tutti_gradients){.ngroups = 0};
     gradients->groups = calloc(count, sizeof *gradients->groups);
     gradients->places = calloc(count, sizeof *gradients->places);
@@ -40,7 +40,8 @@ static tutti_status sort(tutti_gradients *gradients, const tutti_model *model) {
     return TUTTI_OK;
 }
 
-/* The ranks that differ from this one only on the group's axes. Placements of the trainer have all ranks in order. */
+/* Lists the ranks that differ from this one only along the group's axes. Placements of the trainer contain all
+ * ranks in order. */
 static void name_ranks(const tutti_parallel *parallel, tutti_gradient_group *group) {
     const tutti_strategy *mesh = parallel->strategy;
     const int nranks = tutti_placement_size(parallel->placement, -1);
@@ -88,7 +89,7 @@ static tutti_status create_group(tutti_gradients *gradients, int group, const tu
     return tutti_ddp_create(comm, parameters, count, &engine, &gradients->groups[group].ddp);
 }
 
-/* Of frozen parameters, which no engine knows. */
+/* Broadcasts the frozen parameters, which are in no tutti_ddp. */
 static tutti_status broadcast_frozen(const tutti_model *model, tutti_comm *comm) {
     const tutti_compute *compute = model->compute;
     const tutti_options options =
@@ -115,7 +116,7 @@ tutti_status tutti_gradients_create(tutti_gradients *gradients, const tutti_mode
     return status;
 }
 
-/* Where this rank stands among those that differ from it only on these axes, and how many they are. */
+/* This rank's position among those that differ from it only along these axes, and their number. */
 static void find_rank(const tutti_model *model, const tutti_comm *comm, unsigned axes, int *rank_out, int *nranks_out) {
     *rank_out = tutti_comm_rank(comm), *nranks_out = tutti_comm_size(comm);
     if (model->parallel == NULL) return;
@@ -172,12 +173,13 @@ static float *where(void *context, int parameter) {
                               (size_t)gradients->places[parameter].index);
 }
 
-/* Errors number ranks as the group's communicator does. */
+/* Explains the numbers of ranks in an error, which are those of the group's communicator. */
 static tutti_status explain(const tutti_gradient_group *group, tutti_status status) {
     char text[1024];
     if (status == TUTTI_OK || group->ranks[0] == '\0') return status;
     snprintf(text, sizeof text, "%s", tutti_last_error());
-    return tutti_fail(status, "gradients, by a communicator whose ranks from 0 on are %s here: %s", group->ranks, text);
+    return tutti_fail(status, "gradients, reduced by a communicator whose ranks 0, 1 ... are ranks %s of the job: %s",
+                      group->ranks, text);
 }
 
 static tutti_status ready(void *context, int parameter) {

@@ -1,5 +1,5 @@
 /*
- * Where the data comes from, and what is done to it.
+ * Sources of data, and the pipelines that process them.
  */
 #include "ddp/trainer/input.h"
 
@@ -16,7 +16,7 @@
 #define MOST_OPS        (MOST_GIVEN_OPS + 4)
 #define PATH_BYTES      4096
 
-/* True if the caller gave pipelines. */
+/* Returns whether the caller gave pipelines. */
 static bool has_pipelines(const tutti_input *input) {
     return input->given.train != NULL;
 }
@@ -52,7 +52,8 @@ static tutti_status open_ofrecord(const tutti_input *input, const char *folder, 
     if (given->ofrecord != NULL) options = *given->ofrecord;
     if (options.classes == 0) options.classes = DEFAULT_CLASSES;
     if (part_num > 0) options.data_part_num = part_num;
-    if (strcmp(part, "test") == 0) options.shuffle_after_epoch = 0; /* tests add up; in order their number is known */
+    /* tests are sums, in any order; without a shuffle the number of samples is known */
+    if (strcmp(part, "test") == 0) options.shuffle_after_epoch = 0;
     if (snprintf(path, sizeof path, "%s/%s", folder, part) >= PATH_BYTES || !is_folder(path))
         return tutti_fail(
             TUTTI_ERR_CONFIG,
@@ -79,12 +80,12 @@ static tutti_status open_parts(tutti_input *input, const char *folder) {
     return tutti_data_open_mnist(folder, TUTTI_DATA_TEST, test);
 }
 
-/* A folder that the user named: it must be there. */
+/* Opens a folder that the user named, which must exist. */
 static tutti_status open_named(tutti_input *input, const char *folder, const char *named_by) {
     if (is_folder(folder)) return open_parts(input, folder);
     if (!is_dataset(input, "mnist"))
-        return tutti_fail(TUTTI_ERR_CONFIG, "%s=%s is not a folder; give the folder that holds the files of %s", named_by,
-                          folder, input->given.dataset);
+        return tutti_fail(TUTTI_ERR_CONFIG, "%s=%s is not a folder; give the folder that holds the files of %s",
+                          named_by, folder, input->given.dataset);
     return tutti_fail(TUTTI_ERR_CONFIG,
                       "%s=%s is not a folder; give the folder that holds train-images-idx3-ubyte.gz and the other "
                       "three files of MNIST, or leave it out to train on drawn digits",
@@ -131,8 +132,8 @@ static void add_given(op_list *list, const tutti_data_op *ops, int nops) {
     for (int i = 0; i < nops; i++) add(list, ops[i]);
 }
 
-/* What both training and tests do to an image. CIFAR-10's numbers are those of the document that its recipe comes from, which
- * takes them by the channel's position; CIFAR-100's are its means and deviations. */
+/* Adds the operations that training and tests have in common. CIFAR-10's numbers are those of the document that its
+ * recipe comes from, which lists them by channel position; CIFAR-100's are its means and deviations. */
 static void add_common(const tutti_input *input, const tutti_data_source_details *about, op_list *list) {
     const double side = (double)input->given.resize;
     if (side > 0 && !input->own) add(list, (tutti_data_op){"resize", {side, side}});
@@ -143,7 +144,7 @@ static void add_common(const tutti_input *input, const tutti_data_source_details
         add(list, (tutti_data_op){"normalize", {0.5071, 0.4865, 0.4409, 0.2673, 0.2564, 0.2762}});
 }
 
-/* Of batches that are the same on all ranks this rank's rows; else of all shards its own. */
+/* If batches are the same on all ranks, selects this rank's rows; else its own shard. */
 static tutti_data_options divide(const tutti_input_division *division, bool together) {
     if (!together) return TUTTI_DATA_OPTIONS(.num_shards = division->nranks, .shard_id = division->rank);
     return TUTTI_DATA_OPTIONS(.num_shards = 1, .part_first = division->first, .part_count = division->rows,
@@ -190,7 +191,7 @@ static tutti_status create_test(tutti_input *input) {
     return tutti_data_create(input->test_source, list.ops, list.count, &options, &input->test);
 }
 
-/* Training takes as many batches as it needs, all of one size. */
+/* Training uses any number of batches, all of one size. */
 static tutti_status check_pipeline(const tutti_input *input) {
     const tutti_data_details *about = &input->details;
     if (about->repeat >= 0)
@@ -207,7 +208,7 @@ static tutti_status check_pipeline(const tutti_input *input) {
         (long long)(about->samples % about->batch_size), about->batch_size, about->batch_size);
 }
 
-/* Before memory is taken for a batch that is too large. */
+/* Checked before memory is allocated for a batch that is too large. */
 static tutti_status check_counts(tutti_input *input) {
     const tutti_input_division *division = &input->division;
     const long long count = (long long)input->train_count;
@@ -223,7 +224,7 @@ static tutti_status check_counts(tutti_input *input) {
     if (input->details.batches < 0)
         return tutti_fail(
             TUTTI_ERR_CONFIG,
-            "%s: the number of training samples is unknown, so there are no epochs; let the source tell it",
+            "%s: the number of training samples is unknown, so there are no epochs; let the source report it",
             input->name);
     input->batches = input->details.batches * input->given.repeat;
     if (input->details.batches < 1 && division->together)
@@ -259,18 +260,18 @@ tutti_status tutti_input_start(tutti_input *input, const tutti_input_division *d
     return check_counts(input);
 }
 
-/* Batches as the caller made them. */
+/* Uses the caller's pipelines. */
 static tutti_status take_pipelines(tutti_input *input) {
     tutti_data_details tests;
     input->train = input->given.train;
     input->test = input->given.test;
-    input->name = "batches of the caller's";
+    input->name = "the caller's batches";
     TUTTI_TRY(tutti_data_get(input->train, &input->details));
     input->train_count = input->details.samples < 0 ? -1 : input->details.samples * input->details.num_shards;
     input->classes = input->details.classes;
     if (input->test == NULL) return TUTTI_OK;
     TUTTI_TRY(tutti_data_get(input->test, &tests));
-    input->test_count = -1; /* parts may differ; tests count them */
+    input->test_count = -1; /* parts may differ in size; tests count the samples */
     return TUTTI_OK;
 }
 

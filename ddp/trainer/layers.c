@@ -8,7 +8,7 @@ static tutti_layer_cost element_wise_cost(const tutti_node *node) {
     return (tutti_layer_cost){.flops = out, .bytes = sizeof(float) * (in + out)};
 }
 
-/* The cost of a matrix product that gives `outputs` elements, each a sum over `terms`. */
+/* The cost of a matrix product with `outputs` results, each a sum over `terms`. */
 static tutti_layer_cost product_cost(const tutti_node *node, double terms) {
     double in = (double)tutti_shape_count(node->in), out = (double)tutti_shape_count(node->out);
     double parameters = (double)(node->parameter_counts[0] + node->parameter_counts[1]);
@@ -112,7 +112,7 @@ static tutti_status max_pool_place(tutti_node *node) {
 
 static size_t max_pool_kept_count(const tutti_compute *compute, const tutti_node *node, int batch) {
     (void)compute;
-    _Static_assert(sizeof(int32_t) == sizeof(float), "where a maximum was takes the room of a float");
+    _Static_assert(sizeof(int32_t) == sizeof(float), "the index of a maximum has the size of a float");
     return (size_t)batch * tutti_shape_count(node->out);
 }
 
@@ -222,10 +222,10 @@ static void drop(tutti_compute *compute, const tutti_node *node, const tutti_pas
         compute->kernels->dropout(compute, &dropout, pass->values, count, src, dst);
         return;
     }
-    /* Of each pixel this rank has the channels from first_channel on. */
+    /* This rank has the channels of each pixel from first_channel on. */
     const tutti_part *part = node->part;
     const size_t whole = (size_t)part->out.channels, run = (size_t)node->out.channels;
-    const size_t at_once = run == whole ? count : run; /* elements that lie together in the whole */
+    const size_t at_once = run == whole ? count : run; /* elements that are adjacent in the whole array */
     const uint64_t first = part->first_sample * tutti_shape_count(part->out) + (uint64_t)part->first_channel;
     for (size_t i = 0; i < count; i += at_once) {
         dropout.first_element = first + i / run * whole;
@@ -233,7 +233,7 @@ static void drop(tutti_compute *compute, const tutti_node *node, const tutti_pas
     }
 }
 
-/* GPUs want rows to begin at multiples of 16 bytes. */
+/* GPU kernels need rows that begin at multiples of 16 bytes. */
 static bool dropout_runs_on(const tutti_node *node, const tutti_kernels *kernels) {
     const bool divided = node->part != NULL && node->part->out.channels != node->out.channels;
     return kernels->memory == TUTTI_MEMORY_HOST || !divided || node->out.channels % 4 == 0;

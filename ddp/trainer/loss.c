@@ -14,7 +14,7 @@ bool tutti_loss_is_expanded(const tutti_train_options *options) {
     return strcmp(options->loss, "softmax_cross_entropy_expand") == 0;
 }
 
-/* The axes along which ranks have other classes of the same samples. */
+/* Finds the axes along which ranks have other classes of the same samples. */
 static tutti_status find_mates(tutti_loss *loss, const tutti_model *model) {
     const tutti_part *part = tutti_model_output_part(model);
     unsigned axes = 0;
@@ -102,7 +102,7 @@ static tutti_status run_fused(const tutti_loss *loss, const tutti_loss_batch *ba
     return TUTTI_OK;
 }
 
-/* Over the ranks that have the other classes. */
+/* Reduces over the ranks that have the other classes. */
 static tutti_status reduce(const tutti_loss *loss, void *values, int count, tutti_type type, tutti_reduction op) {
     const tutti_kernels *kernels = loss->compute->kernels;
     if (loss->comm == NULL) return TUTTI_OK;
@@ -110,7 +110,7 @@ static tutti_status reduce(const tutti_loss *loss, void *values, int count, tutt
                             &TUTTI_OPTIONS(.memory = kernels->memory, .stream = kernels->stream(loss->compute)));
 }
 
-/* In a test `best` tells which answers are right: of all ranks' largest logits the first. */
+/* In a test `best` tells which answers are right: it is the first of the largest logits of all ranks. */
 static tutti_status run_expanded(const tutti_loss *loss, const tutti_loss_batch *batch, double *sums) {
     const tutti_kernels *kernels = loss->compute->kernels;
     const bool tests = batch->dlogits == NULL;

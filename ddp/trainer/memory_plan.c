@@ -1,5 +1,5 @@
 /*
- * Lifetimes of a model's buffers, and their places.
+ * Lifetimes of a model's buffers, and their offsets.
  */
 #include "ddp/trainer/memory_plan.h"
 
@@ -14,13 +14,14 @@ static bool reads(const tutti_node *node, tutti_backward_reads what) {
     return node->wants_gradient && row->backward_reads != NULL && (row->backward_reads(node) & what) != 0;
 }
 
-/* Nothing but reading happens to its gradient once that has been shared by node `by`. */
+/* Returns whether the node's gradient is only read once another node has shared it. */
 static bool only_reads_dy(const tutti_node *node) {
     const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
     return node->consumers == 1 && !row->passes_gradient && (row->changes_dy == NULL || !row->changes_dy(node));
 }
 
-/* The last node before `by` that reads node `of`, or `of` itself: from its backward on, the gradient of `of` changes. */
+/* The last node before `by` that reads node `of`, or `of` itself: from its backward on, the gradient of `of`
+ * changes. */
 static int first_change(const tutti_node *nodes, int of, int by) {
     int last = of;
     for (int i = of + 1; i < by; i++)
@@ -29,8 +30,8 @@ static int first_change(const tutti_node *nodes, int of, int by) {
     return last;
 }
 
-/* May input `i` take the gradient of its node as its own, in the same buffer? If the other one does, too, one of the two must
- * have read it before the other changes it. */
+/* Returns whether input `i` may use the gradient of its node as its own, in the same buffer. If the other input
+ * does so, too, one of the two must have read the buffer before the other changes it. */
 static bool may_share(const tutti_node *nodes, const tutti_node *node, int i) {
     for (int other = 0; other < i; other++) {
         if (node->way[other] != TUTTI_GRADIENT_SHARE) continue;
@@ -43,7 +44,7 @@ static bool may_share(const tutti_node *nodes, const tutti_node *node, int i) {
     return true;
 }
 
-/* `written`: for each node, whether its gradient has a part already. */
+/* `written`: by node, whether something has been written to its gradient. */
 static void choose_ways(tutti_node *nodes, int nnodes, bool *written) {
     for (int j = nnodes - 1; j > 0; j--) {
         tutti_node *node = &nodes[j];
@@ -89,7 +90,7 @@ static int death_of_output(const tutti_node *nodes, int nnodes, int i) {
     return death;
 }
 
-/* `of_dy`: the buffer with each node's gradient, which nodes may share. */
+/* `of_dy`: by node, the buffer with its gradient, which nodes may share. */
 static void list_gradients(tutti_memory_plan *plan, tutti_node *nodes, int nnodes, int batch, tutti_buffer **of_dy) {
     tutti_node *last = &nodes[nnodes - 1];
     size_t logits = (size_t)tutti_node_batch(last, batch) * tutti_shape_count(last->out);
@@ -132,7 +133,7 @@ static int by_size(const void *a, const void *b) {
     return *x < *y ? -1 : 1;
 }
 
-/* Do they need bytes of one another, `at` being a's offset? */
+/* Returns whether a at offset `at` and b overlap in memory while both are needed. */
 static bool collide(const tutti_buffer *a, size_t at, const tutti_buffer *b) {
     bool together = a->birth <= b->death && b->birth <= a->death;
     return together && at < b->offset + b->bytes && b->offset < at + a->bytes;
@@ -144,7 +145,7 @@ static void place(tutti_buffer *const *sorted, int index) {
     for (int i = 0; i < index; i++)
         if (collide(buffer, at, sorted[i])) {
             at = sorted[i]->offset + sorted[i]->bytes;
-            i = -1; /* those before may be in the way now */
+            i = -1; /* start again: earlier buffers may collide at the new offset */
         }
     buffer->offset = at;
 }

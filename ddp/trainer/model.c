@@ -1,5 +1,5 @@
 /*
- * Nodes from a list of layers, one block of memory for all their buffers, and the two runs over them.
+ * Nodes from a list of layers, one block of memory for all their buffers, and the forward and backward passes.
  */
 #include "ddp/trainer/model.h"
 
@@ -29,11 +29,11 @@ static tutti_status connect_node(tutti_model *model, int index) {
         bool named = layer->inputs[i] != NULL;
         if (i > 0 && !named)
             return tutti_fail(TUTTI_ERR_ARGUMENT,
-                              "layer %s (%s): it has no second input; name two earlier layers in inputs", layer->name,
-                              row->name);
+                              "layer %s (%s): the second input is missing; name two earlier layers in inputs",
+                              layer->name, row->name);
         int from = named ? find_node(model, index, layer->inputs[i]) : index - 1;
         if (from < 0)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s: its input %s is no earlier layer", layer->name,
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s: its input %s is not an earlier layer", layer->name,
                               layer->inputs[i]);
         node->inputs[i] = from;
         model->nodes[from].consumers++;
@@ -49,7 +49,8 @@ static tutti_status connect_node(tutti_model *model, int index) {
     return TUTTI_OK;
 }
 
-/* Weights: [kernel, kernel, channels, filters] or [inputs, outputs]; all others are vectors: [channels of the output]. */
+/* Weights: [kernel, kernel, channels, filters] or [inputs, outputs]; all other parameters are vectors: [channels of
+ * the output]. */
 static void fill_dims(const tutti_node *node, int which, tutti_parameter *parameter) {
     const tutti_shape in = node->part != NULL ? node->part->in : node->in;
     const tutti_shape out = node->part != NULL ? node->part->out : node->out;
@@ -68,7 +69,7 @@ static bool is_weight(const tutti_node *node, int which) {
     return which == 0 && node->layer->kind != TUTTI_LAYER_BIAS;
 }
 
-/* This rank's box of it. */
+/* Finds this rank's box of the parameter. */
 static tutti_status divide(const tutti_model *model, const tutti_node *node, bool is_bias, tutti_parameter *parameter) {
     memcpy(parameter->part, parameter->dims, sizeof parameter->part);
     if (model->parallel == NULL) return TUTTI_OK;
@@ -111,8 +112,8 @@ static tutti_status check_kernels(const tutti_model *model, const tutti_node *no
     const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
     if (row->runs_on == NULL || row->runs_on(node, model->compute->kernels)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                      "layer %s (%s): there are no kernels for it with --device %s; train with --device host",
-                      node->layer->name, row->name, model->compute->kernels->name);
+                      "layer %s (%s): --device %s has no kernels for it; train with --device host", node->layer->name,
+                      row->name, model->compute->kernels->name);
 }
 
 static tutti_status place_nodes(tutti_model *model, tutti_shape in) {
@@ -137,7 +138,7 @@ static tutti_status place_nodes(tutti_model *model, tutti_shape in) {
     return TUTTI_OK;
 }
 
-/* Whole nodes become this rank's parts. */
+/* Replaces the whole nodes by this rank's parts. */
 static tutti_status cut_nodes(tutti_model *model) {
     tutti_node *nodes;
     TUTTI_TRY(tutti_parallel_cut(model->parallel, model->nodes, model->nnodes, &nodes, &model->parts, &model->nnodes));
@@ -157,7 +158,7 @@ static tutti_status list_parameters(tutti_model *model) {
 
 /* -------------------------------------------------------------------------------------------- memory */
 
-/* Hands out the pieces of one block. Run with base NULL first it only adds up their sizes. */
+/* Hands out the pieces of one block. A first run with base NULL only adds up their sizes. */
 typedef struct layout {
     char *base;
     size_t bytes;
@@ -181,7 +182,7 @@ static size_t scratch_count(const tutti_model *model) {
     return most;
 }
 
-/* Of frozen parameters of the layer that has most of them. */
+/* Bytes of the frozen parameters of the layer with the most of them. */
 static size_t discard_bytes(const tutti_model *model) {
     size_t most = 0;
     for (int i = 1; i < model->nnodes; i++) {
@@ -194,7 +195,8 @@ static size_t discard_bytes(const tutti_model *model) {
     return most;
 }
 
-/* What lives as long as the model, then what the plan places. States lie side by side: they are broadcast as one. */
+/* Places the arrays that live as long as the model, then those of the plan. States are adjacent: they are broadcast
+ * as one. */
 static void lay_out(tutti_model *model, layout *plan) {
     for (int i = 0; i < model->nparameters; i++)
         model->parameters[i].data = take(plan, model->parameters[i].count * sizeof(float));
@@ -222,7 +224,7 @@ static void bind_nodes(tutti_model *model) {
     }
 }
 
-/* Peers read each other's activations where these lie in memory that they map. */
+/* Returns whether ranks read each other's activations in mapped memory. */
 static bool is_mapped(const tutti_model *model) {
     return model->parallel != NULL && model->compute->kernels->memory == TUTTI_MEMORY_HOST;
 }
@@ -234,7 +236,7 @@ static tutti_status take_memory(tutti_model *model, size_t bytes) {
     return TUTTI_OK;
 }
 
-/* outline: only finds out how much it would take. */
+/* outline: only computes the size. */
 static tutti_status allocate(tutti_model *model, bool outline) {
     layout measured = {.base = NULL};
     TUTTI_TRY(tutti_memory_plan_make(&model->plan, model->nodes, model->nnodes, model->compute, model->batch_capacity));
@@ -325,7 +327,7 @@ void tutti_model_destroy(tutti_model *model) {
 
 #define PIECE 1024
 
-/* In +-limit, the same with any compute. */
+/* Fills with numbers in [-limit, limit], the same on any compute. */
 static void fill_uniform(const tutti_model *model, uint64_t seed, uint64_t stream, double limit, size_t count,
                          float *data) {
     float piece[PIECE];
@@ -343,7 +345,7 @@ size_t tutti_parameter_whole_count(const tutti_parameter *parameter) {
     return count;
 }
 
-/* The box in the whole array, as a copy from there, or to there. */
+/* Copies the box out of the whole array, or into it. */
 static void copy_box(const tutti_parameter *parameter, bool to_part, float *dst, const float *src) {
     tutti_box box = {.ndims = parameter->ndims, .element_bytes = sizeof(float)};
     int64_t part_stride = 1, whole_stride = 1, first = 0;
@@ -366,7 +368,7 @@ void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, con
 
 static void initialize_weights(const tutti_model *model, const tutti_node *node, uint64_t seed, size_t count,
                                float *data) {
-    /* A normal deviate that is cut off at two standard deviations has this one. */
+    /* The standard deviation of a standard normal distribution that is cut off at two standard deviations. */
     static const double CUT_OFF = 0.87962566103423978;
     const tutti_layer *layer = node->layer;
     const double fan_in = layer->units > 0 ? (double)count / layer->units : 1;
@@ -398,7 +400,7 @@ static void initialize_whole(const tutti_model *model, const tutti_node *node, i
     else model->compute->kernels->fill(model->compute, count, (float)layer->bias, data);
 }
 
-/* Of a parameter that is divided all of it is drawn, and this rank's box is kept. */
+/* Draws all of a parameter that is divided, and keeps this rank's box. */
 static tutti_status initialize_part(const tutti_model *model, const tutti_node *node, int which, uint64_t seed) {
     const tutti_parameter *parameter = &model->parameters[node->first_parameter + which];
     const size_t count = tutti_parameter_whole_count(parameter);
@@ -464,7 +466,7 @@ static void gather_inputs(const tutti_model *model, const tutti_node *node, cons
     for (int i = 0; i < tutti_layers_row(node->layer->kind)->ninputs; i++) x[i] = model->nodes[node->inputs[i]].y;
 }
 
-/* For tests: what no layer needs any more becomes NaN, so that a layer that reads it all the same is found. */
+/* For tests: fills buffers that no layer needs any more with NaN, so that a layer that reads them is found. */
 static void poison(const tutti_model *model, int time) {
     const tutti_kernels *kernels = model->compute->kernels;
     if (!model->poisons) return;
@@ -500,7 +502,8 @@ static tutti_status backward_node(tutti_model *model, tutti_node *node, const tu
     tutti_layer_gradients gradients = {.dx = {NULL, NULL}};
     for (int i = 0; i < row->ninputs; i++) {
         if (node->way[i] == TUTTI_GRADIENT_WRITE) gradients.dx[i] = model->nodes[node->inputs[i]].dy;
-        else if (node->way[i] == TUTTI_GRADIENT_ADD) gradients.dx[i] = node->spares[i]; /* NULL: it passes its own on */
+        /* stays NULL: the node passes its own gradient on */
+        else if (node->way[i] == TUTTI_GRADIENT_ADD) gradients.dx[i] = node->spares[i];
     }
     int nparameters = 0;
     layout discarded = {.base = (char *)model->discard};
@@ -554,7 +557,8 @@ int tutti_model_classes(const tutti_model *model) {
     return (int)tutti_shape_count(last->part != NULL ? last->part->out : last->out);
 }
 
-/* Of what a sample costs all ranks together, by what it costs this one, whose part may be a little more than others'. */
+/* The cost of a sample on all ranks together, as a multiple of its cost on this rank, whose part may be slightly
+ * larger than others'. */
 static double share_of(const tutti_model *model, const tutti_node *node) {
     if (model->parallel == NULL) return 1;
     return (double)node->part->batch / model->parallel->batch * tutti_placement_size(model->parallel->placement, -1);

@@ -1,5 +1,5 @@
 /*
- * From whole layers to this rank's parts of them, with redistributions between.
+ * Makes this rank's parts from whole layers, with redistributions between them.
  */
 #include "ddp/trainer/parallel.h"
 
@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLES = 0, CHANNELS = 3, DIMS = 4 }; /* of an activation */
+enum { SAMPLES = 0, CHANNELS = 3, DIMS = 4 }; /* dimensions of an activation */
 
 typedef struct builder {
     const tutti_parallel *parallel;
     const tutti_node *whole;
     int nwhole;
-    int *now; /* of each whole node: the node that gives its output */
+    int *now; /* by whole node: the node that has its output */
     tutti_node *nodes;
     tutti_part *parts;
     int count;
@@ -65,7 +65,7 @@ static void fill_dims(const tutti_parallel *parallel, tutti_shape shape, int64_t
     dims[0] = parallel->batch, dims[1] = shape.height, dims[2] = shape.width, dims[3] = shape.channels;
 }
 
-/* This rank's box of an activation. No rank's may be empty. */
+/* Finds this rank's box of an activation. A rank with an empty box is an error. */
 static tutti_status find_box(const tutti_parallel *parallel, const tutti_sbp *sbp, tutti_shape shape, const char *name,
                              int64_t *first_out, int64_t *end_out) {
     int64_t dims[DIMS], first[DIMS], end[DIMS];
@@ -90,7 +90,7 @@ static tutti_status find_box(const tutti_parallel *parallel, const tutti_sbp *sb
 
 /* -------------------------------------------------------------------------------------------- the nodes */
 
-/* Of a new node: what follows from layouts and whole shapes. */
+/* Fills in what follows from the layouts and whole shapes of a new node. */
 static tutti_status place_part(builder *b, int index) {
     tutti_node *node = &b->nodes[index];
     tutti_part *part = node->part;
@@ -115,7 +115,8 @@ static tutti_node *add_node(builder *b) {
     return node;
 }
 
-/* The node that gives the output of node `from` as a reader wants it; the reader gives its gradient as `dx`. */
+/* Finds or makes the node that has the output of node `from` in the layout `want`; the reader has its gradient in
+ * the layout `dx`. */
 static tutti_status redistribute(builder *b, int from, const tutti_sbp *want, const tutti_sbp *dx, tutti_shape shape,
                                  int *index_out) {
     const tutti_node *source = &b->nodes[from];
@@ -151,7 +152,7 @@ static tutti_status redistribute(builder *b, int from, const tutti_sbp *want, co
     return place_part(b, node->index);
 }
 
-/* Which whole node reads node `of` first; nwhole: none, it gives the logits. */
+/* The first whole node that reads node `of`; nwhole: none, its output is the logits. */
 static int first_reader(const builder *b, int of) {
     for (int i = of + 1; i < b->nwhole; i++)
         for (int k = 0; k < tutti_layers_row(b->whole[i].layer->kind)->ninputs; k++)
@@ -190,7 +191,7 @@ static void choose_bias_splits(const builder *b, int whole, tutti_part *part) {
     tutti_parallel_choose_bias(b->parallel->strategy, &b->whole[whole], reader, &next, part);
 }
 
-/* Behind a product, node `product`, that has left out bias and ReLU of its layer. */
+/* Adds the bias and ReLU that node `product` has left out of its layer. */
 static tutti_status add_bias(builder *b, int whole, int product) {
     const tutti_node *from = &b->whole[whole];
     tutti_part wanted = {.batch = 0};
@@ -202,7 +203,7 @@ static tutti_status add_bias(builder *b, int whole, int product) {
     *node->part = wanted;
     node->part->layer = *from->layer;
     node->part->layer.kind = TUTTI_LAYER_BIAS;
-    node->frozen = from->frozen >> 1; /* its bias comes first */
+    node->frozen = from->frozen >> 1; /* the bias is its first parameter */
     node->part->in = node->part->out = from->out;
     node->layer = &node->part->layer;
     node->inputs[0] = input;
@@ -218,7 +219,7 @@ static tutti_status add_layer(builder *b, int whole) {
     int inputs[TUTTI_LAYER_INPUTS] = {0};
     int64_t first[DIMS], end[DIMS];
     take_splits(b, whole, &wanted);
-    /* Here already, since an error names this layer. */
+    /* Checked before the redistribution, so that an error names this layer. */
     TUTTI_TRY(find_box(b->parallel, wanted.x, tutti_parallel_seen_by(from), from->layer->name, first, end));
     for (int k = 0; k < row->ninputs; k++)
         TUTTI_TRY(
@@ -247,7 +248,8 @@ static tutti_status add_layer(builder *b, int whole) {
     return TUTTI_OK;
 }
 
-/* Samples are divided as the first layer wants them, and not otherwise: each rank reads what it needs. */
+/* The input is divided by samples where the first layer's is, and along no other axis: each rank reads what it
+ * needs. */
 static tutti_status add_input(builder *b) {
     tutti_node *node = add_node(b);
     tutti_part reader = {.batch = 0};
@@ -260,7 +262,7 @@ static tutti_status add_input(builder *b) {
     return place_part(b, 0);
 }
 
-/* The loss wants samples' logits whole, mostly. */
+/* The loss needs all logits of a sample on one rank, unless it accepts divided classes. */
 static tutti_status add_logits(builder *b) {
     const int last = b->now[b->nwhole - 1];
     const tutti_part *has = b->nodes[last].part;
@@ -284,7 +286,8 @@ static tutti_status cut(builder *b) {
 
 tutti_status tutti_parallel_cut(const tutti_parallel *parallel, const tutti_node *whole, int nwhole,
                                 tutti_node **nodes_out, tutti_part **parts_out, int *count_out) {
-    /* For each layer: itself, a redistribution of each input and two for its bias; then one for the logits. */
+    /* For each layer: the layer, a redistribution of each input, and two nodes for its bias; at the end one for the
+     * logits. */
     const size_t most = (size_t)nwhole * (2 + TUTTI_LAYER_INPUTS + 1) + 1;
     builder b = {.parallel = parallel, .whole = whole, .nwhole = nwhole};
     b.now = calloc((size_t)nwhole, sizeof *b.now);
@@ -378,7 +381,7 @@ static tutti_status run(const tutti_compute *compute, const char *name, tutti_pl
     if (status == TUTTI_OK) return TUTTI_OK;
     char text[1024];
     snprintf(text, sizeof text, "%s", tutti_last_error());
-    return tutti_fail(status, "what layer %s gives on: %s", name, text);
+    return tutti_fail(status, "the output of layer %s: %s", name, text);
 }
 
 tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node) {

@@ -1,6 +1,6 @@
 /*
- * Reader of safetensors files. The header is JSON, but only of one shape, so it is read by descent, and whatever does
- * not fit is an error with its offset. Every number from the file is bounded before it is used.
+ * Reader of safetensors files. The header is JSON of one fixed shape, so it is read by recursive descent, and
+ * anything unexpected is an error with its offset. Every number from the file is bounded before it is used.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,22 +18,22 @@
 
 typedef struct parser {
     const char *path, *text;
-    size_t at, bytes; /* of the header */
+    size_t at, bytes; /* position in the header, and its size */
     size_t data_bytes;
     tutti_safetensors *content;
 } parser;
 
 static tutti_status fail_expected(const parser *p, const char *expected) {
     return tutti_fail(TUTTI_ERR_DATA,
-                      "%s: at offset %zu of the file expected %s; this is no checkpoint, or a damaged one", p->path,
-                      p->at + LENGTH_BYTES, expected);
+                      "%s: at offset %zu of the file expected %s; the file is not a checkpoint, or it is damaged",
+                      p->path, p->at + LENGTH_BYTES, expected);
 }
 
 static void skip_blanks(parser *p) {
     while (p->at < p->bytes && strchr(" \t\r\n", p->text[p->at]) != NULL) p->at++;
 }
 
-/* Takes `character` if it comes next. */
+/* Consumes `character` if it comes next. */
 static bool take(parser *p, char character) {
     skip_blanks(p);
     if (p->at >= p->bytes || p->text[p->at] != character) return false;
@@ -103,7 +103,7 @@ static tutti_status read_metadata(parser *p) {
     return expect(p, '}');
 }
 
-/* Checks that the tensor's place lies in the file and fits its shape. */
+/* Checks that the tensor's data lies in the file and fits its shape. */
 static tutti_status place_entry(const parser *p, const int64_t offsets[2], tutti_safetensors_entry *entry) {
     int64_t count = 1, most = (int64_t)(p->data_bytes / sizeof(float));
     for (int d = 0; d < entry->ndims; d++) {
@@ -176,8 +176,8 @@ static int by_place(const void *a, const void *b) {
     return ((*left)->count > (*right)->count) - ((*left)->count < (*right)->count);
 }
 
-/* No name twice; one tensor after the other, none over another, up to the end of the file: the format asks for that, so that
- * nothing hides in a file. `sorted` has room for all entries. */
+/* Checks that no name occurs twice, and that the tensors follow each other without gaps or overlaps to the end of
+ * the file, as the format requires, so that nothing is hidden in a file. `sorted` has room for all entries. */
 static tutti_status check_whole(const parser *p, const tutti_safetensors_entry **sorted) {
     const tutti_safetensors *content = p->content;
     size_t count = (size_t)content->nentries, place = 0;
@@ -185,14 +185,14 @@ static tutti_status check_whole(const parser *p, const tutti_safetensors_entry *
     qsort(sorted, count, sizeof *sorted, by_name);
     for (size_t i = 1; i < count; i++)
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s is there twice, expected each once; the file is damaged",
-                              p->path, sorted[i]->name);
+            return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s occurs twice, expected once; the file is damaged", p->path,
+                              sorted[i]->name);
     qsort(sorted, count, sizeof *sorted, by_place);
     for (size_t i = 0; i < count; i++) {
         size_t start = (size_t)sorted[i]->offset - LENGTH_BYTES - p->bytes;
         if (start != place)
             return tutti_fail(TUTTI_ERR_DATA,
-                              "%s: tensor %s begins at byte %zu of the data, expected at %zu, where the one before it "
+                              "%s: tensor %s begins at byte %zu of the data, expected at %zu, where the previous one "
                               "ends; the file is damaged",
                               p->path, sorted[i]->name, start, place);
         place += sorted[i]->count * sizeof(float);
@@ -222,8 +222,8 @@ static tutti_status read_file(const char *path, int64_t file_bytes, tutti_safete
     for (int i = 0; i < LENGTH_BYTES; i++) header_bytes |= (uint64_t)length[i] << (8 * i);
     if (header_bytes > HEADER_BYTES_MOST || (int64_t)header_bytes > file_bytes - LENGTH_BYTES)
         return tutti_fail(TUTTI_ERR_DATA,
-                          "%s: at offset 0 the header's length is %llu, expected at most %lld; this is no safetensors "
-                          "file, or a truncated one",
+                          "%s: at offset 0 the header's length is %llu, expected at most %lld; the file is not in the "
+                          "safetensors format, or it is truncated",
                           path, (unsigned long long)header_bytes, (long long)(file_bytes - LENGTH_BYTES));
     size_t data_bytes = (size_t)file_bytes - LENGTH_BYTES - (size_t)header_bytes;
     char *header = malloc((size_t)header_bytes + 1);

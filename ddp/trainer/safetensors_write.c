@@ -12,7 +12,7 @@
 
 #define PATH_BYTES   4096
 #define LENGTH_BYTES 8
-#define ALIGN_BYTES  8 /* the header is padded with blanks, so that tensors are aligned */
+#define ALIGN_BYTES  8 /* the header is padded with blanks to align the tensors */
 
 /* Offsets count from the end of the header. */
 static void write_header(FILE *file, const tutti_safetensors *content) {
@@ -72,7 +72,7 @@ static tutti_status write_content(FILE *file, tutti_safetensors *content) {
     return TUTTI_OK;
 }
 
-/* So that the new name survives a crash. Some file systems cannot sync a folder; then that is all that can be done. */
+/* Makes the new name survive a crash. Some file systems cannot sync a folder; that is ignored. */
 static void sync_folder_of(const char *path) {
     char folder[PATH_BYTES];
     snprintf(folder, sizeof folder, "%s", path);
@@ -86,7 +86,7 @@ static void sync_folder_of(const char *path) {
 
 tutti_status tutti_safetensors_rename(const char *temporary, const char *path) {
     if (rename(temporary, path) != 0)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "%s cannot be renamed to its name: %s", temporary, strerror(errno));
+        return tutti_fail(TUTTI_ERR_SYSTEM, "%s cannot be renamed to its final name: %s", temporary, strerror(errno));
     sync_folder_of(path);
     return TUTTI_OK;
 }

@@ -15,7 +15,8 @@
 #define MOST_BATCH         65536
 #define DEFAULT_LOSS_EVERY 20
 #define MOST_CALLBACKS     1024
-#define NAME_LETTERS       40 /* with "moving_variance" and a state's name they fit into a checkpoint's */
+/* together with "moving_variance" and a state's name they fit into a tensor's name in a checkpoint */
+#define NAME_LETTERS 40
 
 /* ------------------------------------------------------------------------------------------- models */
 
@@ -57,14 +58,14 @@ static tutti_status check_numbers(const tutti_layer *layer) {
 
 #define KIND(kind) (1u << TUTTI_LAYER_##kind)
 
-/* Members that a layer's kind does not use, and that would be ignored. */
+/* Refuses members that the layer's kind does not use and that would be ignored. */
 static tutti_status check_members(const tutti_layer *layer) {
     const unsigned windows = KIND(CONV) | KIND(MAX_POOL) | KIND(AVERAGE_POOL), dense = KIND(CONV) | KIND(DENSE);
     const unsigned weights = dense | KIND(BATCH_NORM);
     const struct {
         const char *member;
         double value;
-        unsigned kinds; /* that use it */
+        unsigned kinds; /* that use the member */
     } rows[] = {{"units", layer->units, dense},
                 {"kernel", layer->kernel, windows},
                 {"stride", layer->stride, windows},
@@ -89,13 +90,13 @@ static tutti_status check_members(const tutti_layer *layer) {
 static tutti_status check_layer(const tutti_layer *layers, int index) {
     const tutti_layer *layer = &layers[index];
     if ((unsigned)layer->kind > TUTTI_LAYER_AVERAGE_POOL)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %d of the list: its kind, %d, is no tutti_layer_kind", index,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %d of the list: its kind, %d, is not a tutti_layer_kind", index,
                           (int)layer->kind);
     if (!is_name(layer->name) || strcmp(layer->name, "input") == 0)
         return fail_name("a layer of the list", layer->name);
     for (int i = 0; i < index; i++)
         if (strcmp(layers[i].name, layer->name) == 0)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s comes twice in the list; each has a name of its own",
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s occurs twice in the list; give each layer its own name",
                               layer->name);
     TUTTI_TRY(check_numbers(layer));
     return check_members(layer);
@@ -138,7 +139,7 @@ void tutti_settings_fill_initializers(tutti_layer *layers, int nlayers) {
 
 /* ------------------------------------------------------------------------------------------ options */
 
-/* One of "a|b|c"; NULL becomes `fallback`. */
+/* Takes one of "a|b|c"; NULL becomes `fallback`. */
 static tutti_status take_choice(const char *option, const char *choices, const char *fallback, const char **text) {
     if (*text == NULL) *text = fallback;
     if (*text == NULL) return TUTTI_OK;
@@ -243,7 +244,7 @@ tutti_status tutti_settings_check_use(const tutti_train_model *model, const tutt
         {"truncate", files->truncate != 0, records, "--dataset ofrecord"},
         {"shuffle-after-epoch", files->shuffle_after_epoch != 0, records, "--dataset ofrecord"},
         {"classes", files->classes != 0, records, "--dataset ofrecord"},
-        {"classes", model->classes != 0, ready != NULL, "ready models; a list says it by its last layer"},
+        {"classes", model->classes != 0, ready != NULL, "ready models; in a list of layers the last layer sets it"},
         {"no-augment", data->no_augment, cifar, "--dataset cifar10 and cifar100"},
         {"resize", data->resize != 0, by_name, "sets by name; sources and pipelines have the operation resize"},
         {"no-shuffle", data->no_shuffle, data->train == NULL, "sets by name and sources; a pipeline has its own order"},

@@ -1,5 +1,5 @@
 /*
- * Steps and tests, launched or replayed.
+ * Steps and tests, which are launched or replayed.
  */
 #include "ddp/trainer/step.h"
 
@@ -9,7 +9,7 @@
 
 #include "ddp/trainer/parallel.h"
 
-/* The first finish lays the buckets out anew; libraries prepare at first use. */
+/* The first finish lays the buckets out again; libraries initialize at first use. */
 #define STEPS_BEFORE_RECORDING 2
 
 /* ---------------------------------------------------------------------------------------- open, close */
@@ -55,19 +55,20 @@ static const int32_t *labels_of(const tutti_step *step) {
     return (const int32_t *)(values_of(step) + 1);
 }
 
-/* Sources of the caller's may give any. */
+/* Checks labels, since the caller's sources may contain any. */
 static tutti_status check_labels(const tutti_step *step, const int32_t *labels, int count) {
     const int classes = tutti_model_classes(step->setup.model);
     for (int i = 0; i < count; i++)
         if (labels[i] < 0 || labels[i] >= classes)
             return tutti_fail(TUTTI_ERR_DATA,
-                              "sample %d of a batch has the label %d; expected 0 to %d, as the model gives %d logits",
+                              "sample %d of a batch has the label %d; expected 0 to %d, since the model has %d logits",
                               i, (int)labels[i], classes - 1, classes);
     return TUTTI_OK;
 }
 
-/* The images become the model's input, `rows` of them: behind those of the batch come zeros. Labels of samples whose losses are
- * computed are a part of the block, which goes with them. Gives the number of these, fewer at the end of a pass. */
+/* Copies the images to the model's input of `rows` rows; zeros follow those of the batch. The labels of the samples
+ * whose losses are computed are a part of the block, which is uploaded with them. Returns the number of these
+ * samples, which is smaller at the end of a pass. */
 static tutti_status upload_batch(tutti_step *step, const tutti_data_batch *batch, int rows, int *losses_out) {
     const tutti_step_setup *setup = &step->setup;
     tutti_compute *compute = setup->compute;
@@ -94,7 +95,7 @@ static tutti_status prepare_loss(const tutti_step *step, int losses) {
     return tutti_loss_prepare(step->setup.loss, labels, step->indices, losses);
 }
 
-/* All that a step does after its batch is there. */
+/* Launches everything that a step does after its batch is uploaded. */
 static tutti_status launch(tutti_step *step) {
     const tutti_step_setup *setup = &step->setup;
     tutti_compute *compute = setup->compute;
@@ -123,7 +124,8 @@ static tutti_status launch(tutti_step *step) {
     return compute->kernels->check(compute);
 }
 
-/* Can collectives be recorded? The same answer on all ranks. The one that is tried is never carried out. */
+/* Tries whether collectives can be recorded; the result is the same on all ranks. The collective that is recorded
+ * for this is never executed. */
 static tutti_status try_collective(tutti_step *step) {
     tutti_compute *compute = step->setup.compute;
     if (tutti_comm_size(step->setup.comm) == 1) return TUTTI_OK;
@@ -137,7 +139,8 @@ static tutti_status try_collective(tutti_step *step) {
     return status != TUTTI_OK ? status : ended;
 }
 
-/* All of a step between begin and end. A failure of the step comes before one of the recording that it spoiled. */
+/* Launches a whole step between the begin and the end of a recording. If the step fails, returns its error, not the
+ * error of the recording that it spoiled. */
 static tutti_status record_launch(tutti_step *step) {
     tutti_compute *compute = step->setup.compute;
     tutti_recording *recording = NULL;
@@ -154,7 +157,7 @@ static tutti_status record_launch(tutti_step *step) {
     return tutti_fail(status, "%s", text);
 }
 
-/* From the next step on, if it can be. */
+/* Records a step, if that is possible; it is replayed from the next step on. */
 static tutti_status record(tutti_step *step) {
     char text[1024];
     tutti_status status = try_collective(step);
@@ -171,7 +174,7 @@ static tutti_status record(tutti_step *step) {
 
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch) {
     tutti_compute *compute = step->setup.compute;
-    /* Messages of redistributions cannot be recorded. */
+    /* The messages of redistributions cannot be recorded. */
     if (compute->kernels->memory == TUTTI_MEMORY_HOST || is_cut(step)) step->setup.eager = true;
     if (!step->setup.eager && step->recording == NULL && step->launched == STEPS_BEFORE_RECORDING)
         TUTTI_TRY(record(step));
@@ -181,7 +184,7 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const t
     int losses;
     TUTTI_TRY(upload_batch(step, batch, step->setup.batch, &losses));
     TUTTI_TRY(prepare_loss(step, losses));
-    const bool times_layers = step->setup.model->times != NULL; /* a replayed step has none */
+    const bool times_layers = step->setup.model->times != NULL; /* a replayed step has no times of layers */
     if (step->recording != NULL && !times_layers) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
@@ -197,14 +200,14 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
 
 /* --------------------------------------------------------------------------------------------- a test */
 
-/* Of `count` samples, the first at place `first` of the pass, how many come before `most`. */
+/* The number of `count` samples, the first at place `first` of the pass, that come before `most`. */
 static int count_before(int64_t most, int64_t first, int count) {
     const int64_t left = most - first;
     return left <= 0 ? 0 : left < count ? (int)left : count;
 }
 
-/* One batch, whose first sample has the place `at` in the pass. Where the model is cut, ranks exchange activations of whole batches:
- * an incomplete batch is followed by samples that do not count. */
+/* Tests one batch, whose first sample has the place `at` in the pass. If the model is cut, ranks exchange
+ * activations of whole batches: an incomplete batch is filled up with samples that do not count. */
 static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, tutti_step_bounds bounds, int64_t at,
                                int64_t *samples) {
     const tutti_step_setup *setup = &step->setup;

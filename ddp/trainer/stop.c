@@ -1,5 +1,5 @@
 /*
- * A signal's number in a flag that the loop reads.
+ * The number of a received signal, in a flag that the loop reads.
  */
 #include "ddp/trainer/stop.h"
 
@@ -10,7 +10,7 @@
 static const int numbers[] = {SIGINT, SIGTERM};
 #define NUMBERS (sizeof numbers / sizeof numbers[0])
 
-/* Ranks that are threads share it. Without locks, so handlers may write it. */
+/* Ranks that are threads share it. Lock-free, so handlers may write it. */
 static atomic_int came;
 
 static void note(int number) {

@@ -1,5 +1,5 @@
 /*
- * Meshes, strategies of modes, and their files.
+ * Meshes, the strategies of modes, and strategy files.
  */
 #include "ddp/trainer/strategy.h"
 
@@ -49,7 +49,7 @@ static void make_mesh(int nranks, tutti_parallel_mode mode, tutti_strategy *stra
     strategy->sizes[1] = inner;
 }
 
-/* "2x2". `from` names where it was given, for errors. */
+/* Parses "2x2". `from` names its origin, for errors. */
 static tutti_status parse_mesh(const char *from, const char *text, int nranks, tutti_strategy *strategy) {
     long all = 1;
     strategy->naxes = 0;
@@ -86,7 +86,7 @@ static bool has_weights(const tutti_layer *layer) {
     return layer->kind == TUTTI_LAYER_CONV || layer->kind == TUTTI_LAYER_DENSE;
 }
 
-/* The layer of the list that layer `index` reads first; -1: the model's input. */
+/* The first input of layer `index`, as an index in the list; -1: the model's input. */
 static int read_by(const tutti_model_layers *list, int index) {
     const char *name = list->layers[index].inputs[0];
     if (name == NULL) return index - 1;
@@ -95,7 +95,7 @@ static int read_by(const tutti_model_layers *list, int index) {
     return -1;
 }
 
-/* A layer without weights: as what it reads, whose sums of inputs are whole by then. */
+/* Divides a layer without weights like its input, whose partial sums are complete at that point. */
 static void follow(const tutti_model_layers *list, int index, tutti_strategy *strategy) {
     const int from = read_by(list, index);
     for (int a = 0; a < strategy->naxes; a++) {
@@ -137,7 +137,7 @@ void tutti_strategy_format(const tutti_strategy *strategy, int layer, char *text
 
 /* ------------------------------------------------------------------------------------------------ files */
 
-/* Where an error is. */
+/* The position of an error. */
 typedef struct place {
     const char *path;
     int line;
@@ -155,11 +155,12 @@ static tutti_status read_split(place at, const tutti_layer *layer, const char *w
         *split_out = words[w].split;
         return TUTTI_OK;
     }
-    return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: layer %s: \"%s\" is none of samples, inputs, outputs, none", at.path,
+    return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: layer %s: \"%s\" is not one of samples, inputs, outputs, none", at.path,
                       at.line, layer->name, word);
 }
 
-/* The next line without its comment. A file of another kind holds bytes that no terminal should get. */
+/* Reads the next line without its comment. Bytes that are not text are an error, so that they do not reach a
+ * terminal. */
 static tutti_status next_line(FILE *file, place at, char *line, bool *end_out) {
     size_t used = 0;
     bool comment = false;
@@ -169,7 +170,7 @@ static tutti_status next_line(FILE *file, place at, char *line, bool *end_out) {
         if (comment) continue;
         if ((byte < ' ' && byte != '\t' && byte != '\r') || byte > '~')
             return tutti_fail(TUTTI_ERR_CONFIG,
-                              "%s:%d: byte 0x%02x in column %zu is no letter, digit or sign; expected lines such as "
+                              "%s:%d: byte 0x%02x in column %zu is not a letter, digit or sign; expected lines such as "
                               "\"dense1 outputs,none\": is it a file that --save-strategy wrote?",
                               at.path, at.line, (unsigned)byte, used + 1);
         if (used == LINE_BYTES - 1)
@@ -184,7 +185,7 @@ static tutti_status next_line(FILE *file, place at, char *line, bool *end_out) {
     return TUTTI_OK;
 }
 
-/* Of the line "mesh 2x2" the sizes, else NULL. Words of a layer that is named mesh do not begin with a digit. */
+/* The sizes in a line "mesh 2x2", else NULL. The words of a layer with the name mesh do not begin with a digit. */
 static const char *find_sizes(const char *line) {
     const char *text = line + strspn(line, " \t\r");
     if (strncmp(text, "mesh", 4) != 0) return NULL;
@@ -199,7 +200,7 @@ static tutti_status read_file_mesh(place at, const char *sizes, int nranks, tutt
     return parse_mesh(from, text, nranks, strategy);
 }
 
-/* "mesh 2x2" */
+/* Checks a line "mesh 2x2". */
 static tutti_status check_mesh(place at, const char *sizes, const tutti_strategy *strategy) {
     tutti_strategy found = {.naxes = 0};
     char own[MESH_BYTES], given[MESH_BYTES];
@@ -228,7 +229,7 @@ static tutti_status fail_words(place at, const char *name, int found, const tutt
         at.path, at.line, name, found, strategy->naxes, advice);
 }
 
-/* "dense1 outputs,none" */
+/* Reads a line "dense1 outputs,none". */
 static tutti_status read_line(place at, char *line, const tutti_model_layers *list, tutti_strategy *strategy,
                               bool *given) {
     const char *sizes = find_sizes(line);
@@ -240,7 +241,7 @@ static tutti_status read_line(place at, char *line, const tutti_model_layers *li
     if (index == list->count)
         return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: the model has no layer %s; its first is %s, its last %s", at.path,
                           at.line, name, list->layers[0].name, list->layers[list->count - 1].name);
-    if (given[index]) return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: layer %s comes twice", at.path, at.line, name);
+    if (given[index]) return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: layer %s occurs twice", at.path, at.line, name);
     given[index] = true;
     int axes = 0;
     for (char *word; (word = strtok_r(NULL, ", \t\r", &rest)) != NULL; axes++) {
@@ -262,7 +263,7 @@ static tutti_status read_lines(FILE *file, const char *path, const tutti_model_l
     }
 }
 
-/* The mesh of the file, or the mode's own where it names none. */
+/* The mesh in the file, or the default of hybrid_parallel if it names none. */
 static tutti_status find_mesh(FILE *file, const char *path, int nranks, tutti_strategy *strategy) {
     char line[LINE_BYTES];
     for (place at = {.path = path, .line = 1};; at.line++) {

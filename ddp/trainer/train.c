@@ -2,9 +2,9 @@
  * The training loop.
  *
  *   for each step:  this rank's part of the global batch, then forward, backward, update (step.c)
- *                   now and then: look at the loss, test, write a checkpoint, ask whether a signal came to any rank
+ *                   at intervals: read the loss, test, write a checkpoint, check whether any rank received a signal
  *
- * All ranks hold the same parameters at every step, and decide from the same numbers when to look at the loss, to test
+ * All ranks hold the same parameters at every step, and decide from the same numbers when to read the loss, to test
  * and to stop.
  */
 #include "ddp/trainer/train.h"
@@ -62,7 +62,7 @@ static tutti_status tell(tutti_trainer *train, tutti_event event, tutti_train_mo
     return status;
 }
 
-/* Images per second since the clock started, which starts anew. */
+/* Images per second since the clock was started; restarts the clock. */
 static double lap(const tutti_trainer *train, tutti_train_clock *clock) {
     tutti_train_clock since = *clock;
     start_clock(train, clock);
@@ -70,14 +70,15 @@ static double lap(const tutti_trainer *train, tutti_train_clock *clock) {
     return clock->ns > since.ns ? images * 1e9 / (double)(clock->ns - since.ns) : 0;
 }
 
-/* A step with a loss reports the speed since the previous such step; the progress line shows the last half second. */
+/* A step with a loss reports the speed since the previous such step; the progress line shows the speed of the last
+ * half second. */
 static double measure_speed(tutti_trainer *train, bool has_loss) {
     int64_t spent = tutti_callbacks_now_ns() - train->lately.ns;
     if (spent >= SPEED_EVERY_NS || train->images_per_second == 0) train->images_per_second = lap(train, &train->lately);
     return has_loss ? lap(train, &train->row) : train->images_per_second;
 }
 
-/* Time that went into a test or a checkpoint is not the steps'. */
+/* Excludes the time of a test or a checkpoint from the clocks. */
 static void leave_out(tutti_trainer *train, int64_t since_ns) {
     int64_t spent = tutti_callbacks_now_ns() - since_ns;
     train->lately.ns += spent;
@@ -87,11 +88,11 @@ static void leave_out(tutti_trainer *train, int64_t since_ns) {
 
 static tutti_status fail_without_number(const tutti_trainer *train) {
     char advice[256];
-    if (train->step == train->first_step + 1) /* the loss of the parameters as they began */
+    if (train->step == train->first_step + 1) /* the loss of the initial parameters */
         snprintf(
             advice, sizeof advice,
             "there was no update before it in this run, so images have numbers that are not finite or very large, or "
-            "weights begin too large; check the data, and how layers are initialized");
+            "initial weights are too large; check the data, and how layers are initialized");
     else
         snprintf(advice, sizeof advice,
                  "training diverged; lower --lr (now %g), or look for images whose numbers are not finite",
@@ -101,10 +102,10 @@ static tutti_status fail_without_number(const tutti_trainer *train) {
                           "In epoch: %lld step: %lld, loss is NAN or INF, training process cannot continue: %s",
                           (long long)train->epoch + (train->batch > 0),
                           (long long)(train->batch > 0 ? train->batch : train->input.batches), advice);
-    return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: %s", (long long)train->step, advice);
+    return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is not a number: %s", (long long)train->step, advice);
 }
 
-/* The mean over all samples of the last step's loss. */
+/* Reads the last step's loss, averaged over all samples. */
 static tutti_status look_at_loss(tutti_trainer *train) {
     double loss;
     TUTTI_TRY(tutti_step_loss(&train->work, &loss));
@@ -114,14 +115,15 @@ static tutti_status look_at_loss(tutti_trainer *train) {
     return isfinite(loss) ? TUTTI_OK : fail_without_number(train);
 }
 
-/* Before a checkpoint, which diverged training must not get, and before a test, whose sums take the place of the step's. */
+/* Called before a checkpoint, since diverged training must not write one, and before a test, whose sums overwrite
+ * the step's. */
 static tutti_status look_at_last_loss(tutti_trainer *train) {
     return train->looked_step == train->step ? TUTTI_OK : look_at_loss(train);
 }
 
 /* ----------------------------------------------------------------------------------------- evaluation */
 
-/* The same where layers are cut: among ranks whose samples differ. */
+/* The same for a model that is cut: among ranks whose samples differ. */
 static tutti_status share_parts(tutti_trainer *train) {
     const tutti_model *model = train->model;
     const tutti_options options = TUTTI_OPTIONS(.memory = train->compute->kernels->memory,
@@ -135,8 +137,9 @@ static tutti_status share_parts(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* Batch norm's moving values are those of each rank's own samples; rank 0's count: all ranks test with them, and checkpoints,
- * which rank 0 writes, hold them. Training reads none, so the others' go unnoticed. */
+/* Each rank computes batch norm's moving values from its own samples. Rank 0's are used: all ranks test with them,
+ * and checkpoints, which rank 0 writes, contain them. Training does not read them, so replacing the other ranks'
+ * values changes nothing. */
 static tutti_status share_states(tutti_trainer *train) {
     const tutti_model *model = train->model;
     tutti_compute *compute = train->compute;
@@ -147,7 +150,8 @@ static tutti_status share_states(tutti_trainer *train) {
         &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
 }
 
-/* The first samples of the data, which ranks divide by rows; of a pipeline of the caller's each rank takes its share of the number. */
+/* Bounds a test to the first samples of the data, which ranks divide by rows; with a caller's pipeline each rank
+ * takes its share of the number. */
 static tutti_step_bounds bound_test(const tutti_trainer *train) {
     const int64_t most = train->options.eval_samples;
     if (most == 0) return (tutti_step_bounds){.most = INT64_MAX};
@@ -171,8 +175,8 @@ tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation
     if (!isfinite(all[0]))
         return tutti_fail(
             TUTTI_ERR_DATA,
-            "the test loss after step %lld is no number: training diverged, or too few steps have given "
-            "batch norm its moving values; lower --lr (now %g), or look for test images whose numbers are "
+            "the test loss after step %lld is not a number: training diverged, or batch norm's moving "
+            "values come from too few steps; lower --lr (now %g), or look for test images whose numbers are "
             "not finite",
             (long long)train->step, train->schedule.lr);
     leave_out(train, begun_ns);
@@ -181,7 +185,7 @@ tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation
 
 /* ------------------------------------------------------------------------------------------- the loop */
 
-/* What ranks have to know of each other: whether rank 0 writes checkpoints, and whether some rank's callbacks may stop the run. */
+/* Exchanges whether rank 0 writes checkpoints, and whether callbacks of any rank may stop the run. */
 static tutti_status agree_once(tutti_trainer *train) {
     if (train->has_agreed) return TUTTI_OK;
     int32_t both[2] = {train->rank == 0 && train->options.checkpoint_dir != NULL, train->options.ncallbacks > 0};
@@ -206,7 +210,7 @@ tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKP
         .step = train->step,
         .epoch = train->epoch,
         .samples = train->batch * train->global_batch,
-        .ranks = train->sums ? 1 : train->nranks, /* as of one rank */
+        .ranks = train->sums ? 1 : train->nranks, /* counts as one rank */
         .batch_size = train->sums ? train->global_batch : train->options.batch_size,
         .norm_parts = tutti_parallel_norm_parts(train->model, train->nranks),
     };
@@ -226,7 +230,7 @@ static tutti_status agree_to_listen(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* What the ranks tell each other; the largest counts. Signals have numbers from 1 on. */
+/* The values that ranks exchange; the largest counts. Signals have numbers from 1 on. */
 enum { GOES_ON = 0, ASKED_BY_CALLBACK = 1, ASKED_BY_SIGNAL = 2 };
 
 static int64_t wish(const tutti_trainer *train) {
@@ -234,8 +238,9 @@ static int64_t wish(const tutti_trainer *train) {
     return signal != 0 ? ASKED_BY_SIGNAL + signal : train->asked ? ASKED_BY_CALLBACK : GOES_ON;
 }
 
-/* Does any rank want to stop? With callbacks they ask each other after each step; for signals about ten times a second: how many
- * steps that is follows from the slowest one's pace, so all of them reckon the same. */
+/* Finds out whether any rank has requested a stop. With callbacks the ranks exchange this after each step, for
+ * signals only about ten times a second; the number of steps between exchanges follows from the slowest rank's
+ * pace, so all ranks compute the same number. */
 static tutti_status agree_to_stop(tutti_trainer *train) {
     const bool last = train->step == train->total_steps;
     if (!train->any_callbacks && (!train->stoppable || (train->step < train->agree_step && !last))) return TUTTI_OK;
@@ -256,13 +261,14 @@ static tutti_status save(tutti_trainer *train) {
     return tutti_trainer_save(train, path);
 }
 
-/* After a signal the others do not end before rank 0 has written: their launcher might take that for a failure. */
+/* After a signal the other ranks must not end before rank 0 has written: their launcher might take that for a
+ * failure. */
 static tutti_status stop(tutti_trainer *train, bool saved) {
     if (!saved) TUTTI_TRY(save(train));
     return tutti_barrier(train->comm, NULL);
 }
 
-/* Is the loss of the step that was just done, number `in_epoch` of its epoch, one that is looked at? */
+/* Returns whether the loss of the step just done, number `in_epoch` of its epoch, is read. */
 static bool is_looked_at(const tutti_trainer *train, int64_t in_epoch) {
     const tutti_train_options *options = &train->options;
     return train->step == 1 || train->step % options->loss_every == 0 ||
@@ -303,7 +309,7 @@ tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out) {
     return tutti_check_parameters(train->model, train->comm, train->step);
 }
 
-/* One step, and what is due after it. */
+/* Runs one step, and what is due after it. */
 static tutti_status advance(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     TUTTI_TRY(tutti_trainer_step(train, NULL));
@@ -317,7 +323,7 @@ static tutti_status advance(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* Predicted, measured, printed. */
+/* Predicts, measures and prints steps. */
 static tutti_status explain_steps(tutti_trainer *train, FILE *file, tutti_explanation *about, tutti_step_price *price) {
     tutti_measured measured = {.step_us = 0};
     TUTTI_TRY(tutti_auto_price(train->automatic, &train->strategy, price));
@@ -333,7 +339,7 @@ static tutti_status explain_steps(tutti_trainer *train, FILE *file, tutti_explan
 
 tutti_status tutti_trainer_explain(tutti_trainer *train, FILE *file) {
     const bool predicts = train->strategy.naxes <= 3;
-    /* Before plans are made: those in CUDA memory predict by what was measured until then. */
+    /* Must come before plans are made: plans in CUDA memory predict from the costs measured until then. */
     if (predicts && train->automatic == NULL) TUTTI_TRY(tutti_trainer_open_auto(train, false));
     TUTTI_TRY(tutti_trainer_connect(train));
     tutti_explanation about = {

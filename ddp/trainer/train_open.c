@@ -1,5 +1,5 @@
 /*
- * From options to a run that is ready to start, and its end.
+ * Makes a run that is ready to start from the options, and ends it.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -32,7 +32,7 @@ static tutti_status fail_without_gpu(void) {
                       reason);
 }
 
-/* With --device auto a GPU where there is one; one that is there and cannot be used is worth a word. */
+/* With --device auto uses a GPU if there is one. If it exists but cannot be used, rank 0 logs the reason. */
 static tutti_status open_compute(tutti_trainer *train) {
     static const char *const precisions[] = {
         [TUTTI_PRECISION_FP32] = "fp32", [TUTTI_PRECISION_TF32] = "tf32", [TUTTI_PRECISION_BF16] = "bf16"};
@@ -76,7 +76,7 @@ static tutti_status fill_list(tutti_trainer *train) {
     return tutti_freeze(train->list, train->options.freeze, train->options.nfreeze);
 }
 
-/* What is divided over ranks: the batch, unless options say otherwise. */
+/* Chooses what is divided over ranks: the batch, unless options name another mode. */
 static tutti_status choose_mode(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     train->mode = options->strategy != NULL ? TUTTI_MODE_HYBRID_PARALLEL : TUTTI_MODE_DATA_PARALLEL;
@@ -86,7 +86,7 @@ static tutti_status choose_mode(tutti_trainer *train) {
                           options->strategy, options->parallel_mode);
     if (options->memory_limit > 0 && train->mode != TUTTI_MODE_AUTO_PARALLEL)
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "--memory-limit: it is for --parallel-mode auto_parallel, which keeps to it");
+                          "--memory-limit: only --parallel-mode auto_parallel uses it; leave it out, or set that mode");
     return TUTTI_OK;
 }
 
@@ -136,7 +136,7 @@ static tutti_status choose_strategy(tutti_trainer *train) {
     return tutti_strategy_read(train->options.strategy, train->list, &train->strategy);
 }
 
-/* How gradients are reduced, and parameters begin. */
+/* Chooses how gradients are reduced and how initial parameters are shared. */
 static tutti_status choose_reduction(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     if (options->no_mirror_mean && train->sums)
@@ -165,13 +165,14 @@ static tutti_status fail_pipeline(const tutti_trainer *train) {
                       mode);
 }
 
-/* Samples of a step; where layers are not cut, this rank's, too. A cut model says itself which ones it reads. */
+/* Computes the samples of a step and, if layers are not cut, this rank's samples. A cut model itself determines
+ * which samples it reads. */
 static tutti_status divide_batch(tutti_trainer *train) {
     const tutti_data_details *details = &train->input.details;
     const int64_t nranks = train->nranks;
     const bool consistent = strcmp(train->options.view, "consistent") == 0;
     train->cut = !tutti_strategy_is_data_parallel(&train->strategy);
-    if (train->input.given.train != NULL) { /* batches come as they are */
+    if (train->input.given.train != NULL) { /* the caller's pipeline defines the batches */
         if (consistent || train->cut) return fail_pipeline(train);
         if (details->num_shards != nranks || details->shard_id != train->rank)
             return tutti_fail(TUTTI_ERR_CONFIG,
@@ -197,7 +198,8 @@ static tutti_status divide_batch(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* The pipelines of that division; of a cut model's, once the model says which samples this rank needs. */
+/* Starts the pipelines for this division; for a cut model once the model is made and determines which samples this
+ * rank needs. */
 static tutti_status start_input(tutti_trainer *train) {
     tutti_input_division division = {
         .rank = train->rank,
@@ -254,14 +256,14 @@ static tutti_status create_update(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* Where none is given. */
+/* The rate if none is given. */
 static double default_lr(const tutti_trainer *train) {
     const tutti_models_row *ready = train->given.layers == NULL ? tutti_models_find(train->model_name) : NULL;
     const bool own = ready != NULL && ready->lr > 0 && train->update.row->has_momentum;
     return own ? ready->lr : train->update.row->lr;
 }
 
-/* Once the number of steps is known. */
+/* Called when the number of steps is known. */
 static tutti_status make_schedule(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     const bool falls_in_steps = strcmp(options->lr_schedule, "step") == 0;
@@ -283,7 +285,7 @@ static tutti_status make_schedule(tutti_trainer *train) {
     return tutti_schedule_read_milestones(options->lr_milestones, train->input.batches, &train->schedule);
 }
 
-/* What makes losses other ones than those of a run that had gone on. */
+/* Warns of settings that change the losses from those of an uninterrupted run. */
 static void warn_of_others(const tutti_trainer *train, const tutti_checkpoint_position *position) {
     const int64_t batch = position->ranks * position->batch_size;
     const int parts = tutti_parallel_norm_parts(train->model, train->nranks);
@@ -300,7 +302,7 @@ static void warn_of_others(const tutti_trainer *train, const tutti_checkpoint_po
                 position->norm_parts, parts);
 }
 
-/* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
+/* Continues where the checkpoint was written; another division into batches may not reach exactly the same sample. */
 static tutti_status resume(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     tutti_checkpoint_content content = {train->model_name, train->model, &train->update, train->comm,
@@ -317,7 +319,7 @@ static tutti_status resume(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* An option, what the checkpoint has, if there is one, and the default where neither tells. */
+/* Chooses a name: the checkpoint's when the run resumes, else the option's, else the default. */
 static tutti_status choose_name(const tutti_trainer *train, const char *option, const char *given, const char *found,
                                 const char *fallback, const char **name_out) {
     *name_out = given != NULL ? given : fallback;
@@ -330,7 +332,7 @@ static tutti_status choose_name(const tutti_trainer *train, const char *option, 
                       option, given, train->resumed.path, option, found);
 }
 
-/* LeNet is for images of one channel: on those of CIFAR it falls apart at the rate that is good for the others. */
+/* LeNet is for images of one channel: on CIFAR's images it diverges at the rate that suits the others. */
 static const char *default_model(const tutti_trainer *train) {
     const char *dataset = train->input.given.dataset;
     return dataset != NULL && strncmp(dataset, "cifar", 5) == 0 ? "resnet20" : "lenet";
@@ -361,13 +363,13 @@ static void plan_steps(tutti_trainer *train) {
     const int64_t by_steps = options->steps < 0 ? 0 : options->steps > 0 ? options->steps : INT64_MAX;
     train->total_steps = by_steps < by_epochs ? by_steps : by_epochs;
     train->first_step = train->looked_step = train->step;
-    if (train->batch >= batches) { /* resumed with larger batches, at the end of an epoch */
+    if (train->batch >= batches) { /* the run resumed with larger batches at the end of an epoch */
         train->epoch++;
         train->batch = 0;
     }
 }
 
-/* Of ranks that compute the same losses that one counts them which stands first. */
+/* Of the ranks that compute the same losses, the first counts them. */
 static bool counts_losses(const tutti_trainer *train) {
     const tutti_part *part = tutti_model_output_part(train->model);
     for (int a = 0; a < train->strategy.naxes; a++)
@@ -411,7 +413,7 @@ static tutti_status open_outputs(tutti_trainer *train) {
     return tutti_callbacks_open(&train->callbacks, options, writes);
 }
 
-/* stand_alone with several ranks: each trains on a communicator of its own, and rank 0 writes and prints. */
+/* stand_alone with several ranks: each trains on its own communicator, and rank 0 writes and prints. */
 static tutti_status choose_comm(tutti_trainer *train, tutti_comm *comm) {
     train->whole = train->comm = comm;
     if (train->mode == TUTTI_MODE_STAND_ALONE && tutti_comm_size(comm) > 1) {
@@ -455,12 +457,12 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     TUTTI_TRY(choose_strategy(train));
     TUTTI_TRY(divide_batch(train));
     TUTTI_TRY(choose_reduction(train));
-    TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
+    TUTTI_TRY(start_input(train)); /* before memory is allocated for a batch that is too large */
     TUTTI_TRY(open_compute(train));
     return check_use(train);
 }
 
-/* Ranks that search wait for all others. */
+/* Checks that all ranks search or none does, since a search waits for all ranks. */
 static tutti_status agree_on_search(const tutti_trainer *train, bool searches) {
     int32_t both[2] = {searches, !searches};
     if (train->nranks == 1) return TUTTI_OK;
@@ -471,7 +473,7 @@ static tutti_status agree_on_search(const tutti_trainer *train, bool searches) {
                       "options");
 }
 
-/* In place of data parallelism, with which the data's shape was found. */
+/* Replaces the strategy of data parallelism, which was used to find the data's shape. */
 tutti_status tutti_trainer_search(tutti_trainer *train) {
     const bool searches = train->mode == TUTTI_MODE_AUTO_PARALLEL;
     TUTTI_TRY(agree_on_search(train, searches));
@@ -500,7 +502,7 @@ tutti_status tutti_trainer_make(tutti_trainer *train) {
 
 void tutti_trainer_fini(tutti_trainer *train) {
     if (train->stoppable) tutti_stop_forget();
-    tutti_step_close(&train->work); /* a recorded step names the memory of buckets and of the loss, so it goes first */
+    tutti_step_close(&train->work); /* first, since a recorded step uses the memory of buckets and of the loss */
     tutti_loss_close(&train->loss_of_batches);
     tutti_gradients_destroy(&train->gradients);
     tutti_callbacks_close(&train->callbacks);

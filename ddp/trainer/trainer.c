@@ -1,9 +1,9 @@
 /*
  * The calls of <tutti/train.h>.
  *
- * What can go wrong on one rank alone (a missing file, a bad option) is gathered before training starts: the ranks agree on the
- * lowest one that failed, and all get its error; the communicator stays whole. Later failures break it, so that no rank waits for
- * one that is gone.
+ * Failures that can happen on one rank alone (a missing file, a bad option) are collected before training starts:
+ * the ranks agree on the lowest one that failed, all of them return its error, and the communicator stays usable.
+ * Later failures abort the communicator, so that no rank waits for one that has failed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 enum { TEXT_BYTES = 1024 };
 
-/* All ranks tell how a part of their preparation went. */
+/* Collective: exchanges the status of a part of the preparation. */
 static tutti_status agree_ready(tutti_comm *comm, tutti_status status) {
     struct {
         int32_t status;
@@ -30,11 +30,11 @@ static tutti_status agree_ready(tutti_comm *comm, tutti_status status) {
     if (failed == nranks) return TUTTI_OK;
     TUTTI_TRY(tutti_broadcast(comm, &failure, sizeof failure, TUTTI_UINT8, failed, NULL));
     if (failed == 0)
-        return tutti_fail((tutti_status)failure.status, "%s", failure.text); /* it is every rank's, mostly */
+        return tutti_fail((tutti_status)failure.status, "%s", failure.text); /* usually all ranks have this error */
     return tutti_fail((tutti_status)failure.status, "rank %d: %s", failed, failure.text);
 }
 
-/* A rank that fails ends all that may wait for it. The text stays. */
+/* Aborts the communicators after a failure, so that no rank waits for this one. Keeps the error's text. */
 static tutti_status break_off(tutti_trainer *trainer, tutti_status status) {
     char text[TEXT_BYTES];
     if (status == TUTTI_OK) return status;
@@ -54,7 +54,7 @@ static tutti_status open_agreed(tutti_trainer *trainer, tutti_comm *comm, const 
     return break_off(trainer, tutti_trainer_connect(trainer));
 }
 
-/* Callbacks that began steps, or tests behind each test, would call themselves without end. */
+/* Refuses calls by callbacks: one that starts a step, or a test after each test, would call itself without end. */
 static tutti_status check_caller(const tutti_trainer *trainer, const char *call, unsigned events, const char *where) {
     if ((trainer->telling & events) == 0) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_ARGUMENT, "%s must not be called by a callback%s; see tutti_train_callback", call,
@@ -77,7 +77,7 @@ tutti_status tutti_train_open(tutti_comm *comm, const tutti_train_model *model, 
 }
 
 void tutti_train_close(tutti_trainer *trainer) {
-    if (trainer == NULL || trainer->telling != 0) return; /* the caller of the callback goes on with it */
+    if (trainer == NULL || trainer->telling != 0) return; /* the caller of the callback still uses it */
     tutti_trainer_fini(trainer);
     free(trainer);
 }

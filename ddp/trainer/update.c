@@ -55,7 +55,7 @@ const tutti_update_row *tutti_update_find(const char *name) {
     return NULL;
 }
 
-/* Elements of a state that a part takes: kernels want arrays to begin at multiples of 64 bytes. */
+/* Elements of a state that a part occupies: kernels need arrays that begin at multiples of 64 bytes. */
 static size_t room_of(tutti_ddp_part part) {
     return (part.count + 15) / 16 * 16;
 }
@@ -64,7 +64,7 @@ tutti_status tutti_update_init(tutti_update *update, const char *name, const tut
                                const tutti_model *model, const tutti_ddp_part *parts) {
     *update = (tutti_update){.row = tutti_update_find(name), .options = *options};
     if (update->row == NULL)
-        return tutti_fail(TUTTI_ERR_CONFIG, "no optimizer %s; there are %s", name, TUTTI_UPDATE_NAMES);
+        return tutti_fail(TUTTI_ERR_CONFIG, "--optimizer %s: expected one of %s", name, TUTTI_UPDATE_NAMES);
     if (options->momentum < 0) update->options.momentum = update->row->momentum;
     update->compute = model->compute;
     update->count = 0;
@@ -118,7 +118,7 @@ static void fill_piece(const tutti_update *update, const tutti_model *model, int
     tutti_update_states(update, parameter, piece->states);
 }
 
-/* Those that decay come first in the list. */
+/* Pieces with weight decay come first in the list. */
 void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
                        const tutti_gradient_sink *sink) {
     int ndecaying = 0, others = model->nparameters;
@@ -163,7 +163,7 @@ tutti_status tutti_schedule_read_milestones(const char *text, int64_t epoch, tut
         double at = strtod(next, &end);
         if (end == next || !(at > last && at < 1e6) || (*end != ',' && *end != '\0'))
             return tutti_fail(TUTTI_ERR_CONFIG,
-                              "--lr-milestones %s: expected epochs that rise, split by commas, as 80,120", text);
+                              "--lr-milestones %s: expected rising epochs, separated by commas, such as 80,120", text);
         if (schedule->nmilestones == TUTTI_SCHEDULE_MILESTONES)
             return tutti_fail(TUTTI_ERR_CONFIG, "--lr-milestones %s: expected at most %d", text,
                               TUTTI_SCHEDULE_MILESTONES);

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/grid.h"
 
-/* To the nearest, ties to even; a NaN stays one. */
+/* Rounds to the nearest, ties to even; a NaN stays a NaN. */
 static __device__ inline uint16_t bfloat16_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

@@ -1,14 +1,15 @@
 /*
- * Bias with ReLU, forwards and backwards, and sums of rows.
+ * Bias with ReLU, forward and backward, and sums of rows.
  *
- * The gradient of the bias is a sum over many rows. Blocks of 32 channels each add up a run of rows, and hand their sums on; a
- * second launch adds those. A thread takes four channels where channels come in fours: so enough is on its way from memory at
- * once. The order of a sum depends on the shape only, so it repeats bit for bit.
+ * The gradient of the bias is a sum over many rows. Blocks of 32 channels each add up a run of rows and store their
+ * partial sums; a second launch adds those. If the number of channels is a multiple of four, a thread takes four
+ * channels, so that enough loads are under way at once. The order of a sum depends on the shape only, so it repeats
+ * bit for bit.
  */
 #include "kernels/cuda/quad.h"
 
-#define CHANNELS    32  /* of a block */
-#define LEAST_ROWS  128 /* of a run; fewer are not worth a second launch */
+#define CHANNELS    32  /* per block */
+#define LEAST_ROWS  128 /* per run; fewer are not worth a second launch */
 #define MOST_BLOCKS 512
 
 /* --------------------------------------------------------------------------------------------- forward */
@@ -21,7 +22,7 @@ static __global__ void bias_forward(size_t count, divider by_channels, bool relu
     y[at] = relu && value < 0 ? 0 : value;
 }
 
-/* Channels come in fours; by_channels divides by the number of those. */
+/* The number of channels is a multiple of four; by_channels divides by a quarter of it. */
 static __global__ void bias_forward_quads(uint32_t count, divider by_channels, bool relu, const float *bias, float *y) {
     size_t number = thread_number();
     if (number >= count) return;
@@ -48,7 +49,7 @@ void tutti_gpu_bias_forward(tutti_compute *compute, size_t rows, int channels, b
 /* Rows that a block reads at once: its threads form this many rows of CHANNELS / WIDTH threads. */
 template <int WIDTH> constexpr int rows_at_once = THREADS *WIDTH / CHANNELS;
 
-/* The block's sums for each channel, a row of them for each row of threads, become one: thread i gets channel i's. */
+/* Adds the block's sums, one row for each row of threads: thread i returns the total of channel i. */
 template <int WIDTH> static __device__ inline float add_rows(const group<WIDTH> &sum, int thread) {
     alignas(16) __shared__ float sums[rows_at_once<WIDTH>][CHANNELS];
     store_group<WIDTH>(&sums[threadIdx.y][threadIdx.x * WIDTH], sum);
@@ -97,7 +98,7 @@ static void launch_sums(tutti_compute *compute, const tutti_bias_backward_args *
 
 void tutti_gpu_add_rows(tutti_compute *compute, size_t rows, int columns, float *src, float *dst) {
     tutti_bias_backward_args args = {rows, columns, false,
-                                     NULL, src,     NULL}; /* without a mask nothing is written there */
+                                     NULL, src,     NULL}; /* without a mask dy is not written */
     if (columns > 0) launch_sums(compute, &args, 1, dst);
 }
 
@@ -106,7 +107,7 @@ void tutti_gpu_bias_backward(tutti_compute *compute, const tutti_bias_backward_a
     size_t runs = (args->rows + LEAST_ROWS - 1) / LEAST_ROWS, most = MOST_BLOCKS / tiles_of(args->channels);
     if (runs > most) runs = most;
     if (runs < 1) runs = 1;
-    static_assert(MOST_BLOCKS * CHANNELS <= TUTTI_COMPUTE_PARTIALS, "sums of all runs have their place");
+    static_assert(MOST_BLOCKS * CHANNELS <= TUTTI_COMPUTE_PARTIALS, "the sums of all runs must fit");
     float *sums = runs > 1 ? tutti_cuda_compute_of(compute)->partials : args->dbias;
     launch_sums(compute, args, runs, sums);
     if (runs > 1) tutti_gpu_add_rows(compute, runs, args->channels, sums, args->dbias);

@@ -1,5 +1,5 @@
 /*
- * Where cuBLAS may be. One of the major version that the headers have: others have other calls.
+ * Searches for cuBLAS. Only the headers' major version is accepted: others have other calls.
  */
 #include "kernels/cuda/blas_library.h"
 #include <dlfcn.h>
@@ -24,8 +24,7 @@ static struct {
     tutti_blas_library library;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The first file of the pattern that can be opened. `base` is put in front; with base NULL the function finds
- * nothing. */
+/* Opens the first file that matches base followed by pattern and can be opened. With base NULL it finds nothing. */
 static void *open_pattern(const char *base, const char *pattern) {
     char path[PATH_BYTES];
     if (base == NULL || base[0] == '\0' || snprintf(path, sizeof path, "%s%s", base, pattern) >= PATH_BYTES)
@@ -52,7 +51,7 @@ static void *open_packages(const char *environment) {
     return handle;
 }
 
-/* The environments whose programs are on the path: a container's often says no more of it. */
+/* Searches the environments whose programs are on the path: often a container has no other trace of its environment. */
 static void *open_environments_on_path(void) {
     static const char folder[] = "/bin";
     const char *path = getenv("PATH");
@@ -101,9 +100,9 @@ static tutti_status open_library(void) {
     if (handle == NULL) {
         const char *why = dlerror();
         return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
-                                     "training on a GPU, and operators there, need cuBLAS, and %s cannot be opened "
+                                     "training and operators on a GPU need cuBLAS, but %s cannot be opened "
                                      "(%s): install CUDA's cuBLAS or "
-                                     "PyPI's nvidia-cublas, or name the file by TUTTI_CUBLAS_LIBRARY",
+                                     "PyPI's nvidia-cublas, or set TUTTI_CUBLAS_LIBRARY to the file",
                                      named[0] != '\0' ? named : FILE_NAME, why != NULL ? why : "no such file");
     }
     tutti_blas_library *library = &state.library;

@@ -18,9 +18,9 @@ typedef struct tutti_blas_library {
     __typeof__(&cublasGemmStridedBatchedEx) gemm_batched;
 } tutti_blas_library;
 
-/* Opened at the first call; it stays open. Looked for: the file that TUTTI_CUBLAS_LIBRARY names and no other, or the one
- * that this process has, then where the system looks, CUDA's folder, and the packages of Python's environments.
- * TUTTI_ERR_UNSUPPORTED with the reason. Any thread. */
+/* Opens cuBLAS at the first call; it stays open. The search covers only the file that TUTTI_CUBLAS_LIBRARY names if
+ * it is set; otherwise the library that this process has loaded, then the system's search path, CUDA's folder, and
+ * the packages of Python's environments. Fails with TUTTI_ERR_UNSUPPORTED and the reason. Any thread may call it. */
 tutti_status tutti_blas_library_open(const tutti_blas_library **library_out);
 
 #endif

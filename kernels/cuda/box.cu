@@ -6,7 +6,7 @@
 #include "kernels/cuda/box_kernels.h"
 #include "kernels/cuda/launch.h"
 
-/* As for reductions: each block gets its share to the end. */
+/* As for reductions (reduce.cu): enough blocks that all processors are busy to the end. */
 static constexpr size_t blocks_per_processor = 32;
 
 extern "C" cudaError_t tutti_cuda_launch_prepare_box(void) {

@@ -1,11 +1,12 @@
 /*
- * The kernels of copies of boxes: code of the GPU, without what starts it (box.cu), so that a test can compile it for the host
- * (tests/support/box_threads.cc).
+ * The kernels of copies of boxes: the GPU code without its launch (box.cu), so that a test can compile it for the
+ * host (tests/support/box_threads.cc).
  *
- * Neighbouring threads take words that are neighbours in dst. Where these are far apart in src, but neighbours of another dimension are
- * not (a transpose), a block takes a tile: it reads what lies together in src, exchanges it in shared memory, and writes what lies
- * together in dst. No word is touched by two threads but in a tile. Where the copy permits it (`packs`), a thread moves four bytes at
- * once, and where these are several words it exchanges them with those of as many rows in registers.
+ * Neighbouring threads take words that are neighbours in dst. Where these are far apart in src, but neighbours along
+ * another dimension are not (a transpose), a block takes a tile: it reads what lies together in src, exchanges it in
+ * shared memory, and writes what lies together in dst. Only within a tile do two threads touch the same word. Where
+ * the copy permits it (`packs`), a thread moves four bytes at once; if these are several words, the thread exchanges
+ * them in registers with those of as many rows.
  */
 #ifndef TUTTI_KERNELS_CUDA_BOX_KERNELS_H
 #define TUTTI_KERNELS_CUDA_BOX_KERNELS_H
@@ -17,13 +18,13 @@
 
 namespace {
 
-constexpr unsigned box_threads = 256; // of a block
+constexpr unsigned box_threads = 256; // per block
 
 struct box_place {
     int64_t dst, src; // bytes
 };
 
-/* Of item `number` of the dimensions. */
+/* The place of item `number` of the dimensions. */
 __device__ __forceinline__ box_place find_place(const tutti_cuda_box &box, uint32_t number) {
     box_place place = {0, 0};
 #pragma unroll 1
@@ -37,7 +38,7 @@ __device__ __forceinline__ box_place find_place(const tutti_cuda_box &box, uint3
     return place;
 }
 
-/* Four words are under way before the first one is written. */
+/* A thread loads four words before it writes the first one. */
 template <class W>
 __global__ void __launch_bounds__(box_threads) copy_box_words(const __grid_constant__ tutti_cuda_box box) {
     constexpr uint32_t MANY = 4;
@@ -63,8 +64,8 @@ __global__ void __launch_bounds__(box_threads) copy_box_words(const __grid_const
     }
 }
 
-/* A thread's words are all under way before it waits for the first one. Rows of a tile in shared memory are some bytes longer than its
- * side: columns then lie in different banks. */
+/* A thread issues the loads of all its words before it waits for the first one. Rows of a tile in shared memory are
+ * some bytes longer than its side: columns then lie in different banks. */
 template <class W>
 __global__ void __launch_bounds__(box_threads) copy_box_tiles(const __grid_constant__ tutti_cuda_box box) {
     constexpr uint32_t SIDE = sizeof(W) < 4 ? 64 : 32, ROWS = box_threads / SIDE,
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(box_threads) copy_box_tiles(const __grid_const
     }
 }
 
-/* Of rows of words, which each fill four bytes, it makes columns. */
+/* Turns rows of words, which each fill four bytes, into columns. */
 __device__ __forceinline__ void exchange(uint32_t (&rows)[2]) {
     const uint32_t first = rows[0], second = rows[1];
     rows[0] = __byte_perm(first, second, 0x5410);
@@ -110,8 +111,8 @@ __device__ __forceinline__ void exchange(uint32_t (&rows)[4]) {
 
 __device__ __forceinline__ void exchange(uint32_t (&)[1]) {}
 
-/* A tile is 128 or 256 bytes wide on both sides: a warp reads and writes whole lines. In shared memory columns lie in the order that puts
- * those which a warp stores at once into different banks. */
+/* A tile is 128 or 256 bytes wide on both sides: a warp reads and writes whole lines. The order of the columns in
+ * shared memory puts those that a warp stores at once into different banks. */
 template <class W>
 __global__ void __launch_bounds__(box_threads) copy_box_packed(const __grid_constant__ tutti_cuda_box box) {
     constexpr uint32_t MANY = 4 / sizeof(W), LANES = 32, WIDE = MANY == 1 ? 2 : 1, PACKS = LANES * WIDE;
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(box_threads) copy_box_packed(const __grid_cons
 
 typedef void (*box_kernel)(tutti_cuda_box);
 
-/* By the binary logarithm of a word's bytes. */
+/* Indexed by the binary logarithm of a word's bytes. */
 const box_kernel word_kernels[TUTTI_CUDA_BOX_WORDS] = {copy_box_words<uint8_t>, copy_box_words<uint16_t>,
                                                        copy_box_words<uint32_t>, copy_box_words<uint64_t>,
                                                        copy_box_words<uint4>},

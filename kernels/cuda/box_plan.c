@@ -1,14 +1,14 @@
 /*
- * From a plan for the host (kernels/box.h) to kernels. See box_plan.h.
+ * Turns a plan for the host (kernels/box.h) into arguments of kernels. See box_plan.h.
  */
 #include "kernels/cuda/box_plan.h"
 
 #include <string.h>
 
-/* Tiles would be filled so little with less in one of their dimensions that reading apart costs no more. */
+/* The least extent of both dimensions for tiles: below it, tiles are so empty that scattered reads cost no more. */
 #define TILE_LEAST 8
 
-/* A copy in words: dims[] has the words of a unit as well, where there are several. */
+/* A copy in words: if a unit has several words, dims[] includes them as a dimension. */
 typedef struct loops {
     char *dst;
     const char *src;
@@ -39,7 +39,8 @@ static uint32_t tiles_along(int64_t count, const tutti_cuda_box *box) {
     return ((uint32_t)count + side - 1) / side;
 }
 
-/* Words are neighbours along a in dst and along b in src, and rows of both consist of whole aligned fours of bytes. */
+/* Words are neighbours along a in dst and along b in src, and rows of both consist of whole, aligned groups of four
+ * bytes. */
 static bool can_pack(const loops *all) {
     const tutti_box_dim *a = &all->dims[all->ndims - 1], *b = &all->dims[all->ndims - 2];
     if (all->word_bytes > 4 || a->dst_step != all->word_bytes || b->src_step != all->word_bytes) return false;
@@ -49,7 +50,7 @@ static bool can_pack(const loops *all) {
     return bits % 4 == 0;
 }
 
-/* All counts, and their product, are below 2^31. */
+/* All counts and their product must be below 2^31. */
 static tutti_cuda_box make_box(const loops *all) {
     tutti_cuda_box box = {.dst = all->dst,
                           .src = all->src,
@@ -73,7 +74,7 @@ static tutti_cuda_box make_box(const loops *all) {
     return box;
 }
 
-/* Halves the longest dimension until there are few enough. */
+/* Halves the longest dimension until no part has more than `most` words. */
 static int run_in_parts(const loops *all, uint64_t most, int (*run)(const tutti_cuda_box *box, void *context),
                         void *context) {
     uint64_t words = 1;

@@ -1,8 +1,9 @@
 /*
  * Copies of boxes as the kernels take them: by value, ready to run. Made on the host, by code that needs no GPU.
  *
- * A word is what a thread moves at once, the longest that all addresses and steps permit. Words are numbered as they lie in dst, tiles
- * of a transpose as well; a thread or block finds its place from a number by divisions, the innermost dimension first.
+ * A word is the unit that a thread moves at once: the longest that all addresses and steps permit. Words are numbered
+ * in the order in which they lie in dst, and so are the tiles of a transpose; a thread or block computes its place
+ * from a number by divisions, the innermost dimension first.
  */
 #ifndef TUTTI_KERNELS_CUDA_BOX_PLAN_H
 #define TUTTI_KERNELS_CUDA_BOX_PLAN_H
@@ -13,24 +14,25 @@
 #include "kernels/box.h"
 #include "kernels/cuda/divide.h"
 
-#define TUTTI_CUDA_BOX_DIMS  (TUTTI_BOX_MOST_DIMS + 1) /* one more: words of a unit */
+#define TUTTI_CUDA_BOX_DIMS  (TUTTI_BOX_MOST_DIMS + 1) /* plus one for the words of a unit */
 #define TUTTI_CUDA_BOX_WORDS 5                         /* lengths of a word: 1, 2, 4, 8 and 16 bytes */
 
 typedef struct tutti_cuda_box_dim {
     int64_t dst_step, src_step; /* bytes */
-    divider by;                 /* its extent */
+    divider by;                 /* divides by the dimension's extent */
 } tutti_cuda_box_dim;
 
 /* A kernel's argument. */
 typedef struct tutti_cuda_box {
     char *dst;
     const char *src;
-    uint32_t items; /* words, or with `tiles` tiles; below 2^31 */
+    uint32_t items; /* words, or tiles where `tiles` is set; below 2^31 */
     int word_bytes, ndims;
     bool tiles;
-    bool packs; /* with tiles: threads move four bytes at once, of one word or of several neighbours */
+    bool packs; /* with tiles: threads move four bytes at once, one word or several neighbours */
     tutti_cuda_box_dim dims[TUTTI_CUDA_BOX_DIMS]; /* outermost first */
-    /* With tiles: the two dimensions that they lie in; dims are those around them. Steps are shortest in dst along a, in src along b. */
+    /* With tiles: the two dimensions that they lie in; dims are those around them. Steps are shortest in dst along a,
+     * in src along b. */
     uint32_t count_a, count_b;
     int64_t dst_a, src_a, dst_b, src_b;
     divider tiles_a, tiles_b;
@@ -42,10 +44,10 @@ static inline uint32_t tutti_cuda_box_side(int word_bytes, bool packs) {
     return packs || word_bytes < 4 ? 64 : 32;
 }
 
-/* Calls `run` for each kernel that a copy takes: one, unless there are more than `most` words; none for an empty box. Ends at the first
- * that does not give 0, and gives what it gave. */
+/* Calls `run` for each kernel that a copy takes: one, unless there are more than `most` words; none for an empty box.
+ * Stops at the first call that does not return 0, and returns its result. */
 int tutti_cuda_box_each(const tutti_box_copy *copy, void *dst, const void *src, uint32_t most,
                         int (*run)(const tutti_cuda_box *box, void *context), void *context);
-#define TUTTI_CUDA_BOX_MOST ((uint32_t)INT32_MAX) /* that can be divided */
+#define TUTTI_CUDA_BOX_MOST ((uint32_t)INT32_MAX) /* the largest number that can be divided */
 
 #endif

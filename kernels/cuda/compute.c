@@ -1,8 +1,8 @@
 /*
- * Life and memory of a GPU's compute, and the table of kernels.
+ * Opening and closing a GPU's compute, its memory, and the table of kernels.
  *
- * Uploads, as each step has two, go through pinned memory by pieces, so that the caller goes on at once; before a slot is used
- * again its copy must have been sent, which with several slots it mostly has been.
+ * Each step has two uploads; they go through pinned memory in pieces, so that the caller continues at once. Before a
+ * slot is used again, its copy must have been sent; with several slots it usually has been.
  */
 #include "kernels/cuda/compute.h"
 
@@ -107,13 +107,13 @@ static tutti_status copy_and_wait(tutti_compute *compute, void *dst, const void 
     return wait(compute);
 }
 
-/* The slot whose turn it is, once its last copy has been sent. */
+/* Returns the next slot, after waiting until its last copy has been sent. */
 static tutti_status take_slot(tutti_cuda_compute *cuda, tutti_compute_slot **slot_out) {
     tutti_compute_slot *slot = &cuda->slots[cuda->next_slot];
     cuda->next_slot = (cuda->next_slot + 1) % TUTTI_COMPUTE_SLOTS;
     tutti_status sent = slot->used ? cuda->device->event_query(slot->sent) : TUTTI_OK;
     for (; sent == TUTTI_NOT_YET; sent = cuda->device->event_query(slot->sent))
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_AGAIN_NS}, NULL); /* the others keep the GPU busy */
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_AGAIN_NS}, NULL); /* meanwhile the other slots keep the GPU busy */
     TUTTI_TRY(sent);
     slot->used = true;
     *slot_out = slot;

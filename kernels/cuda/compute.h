@@ -1,8 +1,9 @@
 /*
  * A GPU's compute (kernels/kernels.h): its stream, its failures, and what its kernels share.
  *
- * compute.c holds life, memory and the table; recording.c recording; gemm.c matrix products by cuBLAS; the other files the
- * kernels, which are C++ only so far as to be launched. All that is enqueued here goes into one stream, in the order of the calls.
+ * compute.c opens and closes computes, holds their memory and the table; recording.c records steps; gemm.c multiplies
+ * matrices with cuBLAS; the other files are kernels, which use C++ only as far as launching them needs it. All work
+ * enqueued here goes into one stream, in the order of the calls.
  */
 #ifndef TUTTI_KERNELS_CUDA_COMPUTE_H
 #define TUTTI_KERNELS_CUDA_COMPUTE_H
@@ -15,40 +16,41 @@ extern "C" {
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-/* What the host does for the module, and the module's own table; set when the module is started. */
+/* The functions that the host provides, and the module's own table; set when the module is started. */
 extern const tutti_module_host *tutti_cuda_host;
 extern const tutti_device *tutti_cuda_device;
 
-#define TUTTI_COMPUTE_SLOTS      8 /* pieces of uploads that may be on their way: those of some steps */
+#define TUTTI_COMPUTE_SLOTS      8 /* pieces of uploads that may be under way: those of some steps */
 #define TUTTI_COMPUTE_SLOT_BYTES ((size_t)512 << 10)
-/* Floats: what bias_backward's blocks hand on, parts of products (gemm.c), sums of batch norm's groups of rows. */
+/* Floats: the partial sums of bias_backward's blocks, parts of products (gemm.c), sums of batch norm's groups of
+ * rows. */
 #define TUTTI_COMPUTE_PARTIALS (1 << 21)
 
-/* Pinned memory on its way to the GPU. */
+/* Pinned memory that is being copied to the GPU. */
 typedef struct tutti_compute_slot {
     void *memory;
-    tutti_event_handle sent; /* recorded behind its copy */
+    tutti_event_handle sent; /* recorded after its copy */
     bool used;
 } tutti_compute_slot;
 
-/* A copy of a matrix, rounded to bfloat16. Grows in the first steps. */
+/* A copy of a matrix, rounded to bfloat16. It grows in the first steps only. */
 typedef struct tutti_compute_rounded {
     void *memory;
     size_t bytes;
 } tutti_compute_rounded;
 
 typedef struct tutti_cuda_compute {
-    tutti_compute base; /* first */
+    tutti_compute base; /* must be first */
     const tutti_device *device;
     tutti_stream stream;
     tutti_precision precision;
-    tutti_status failed; /* the first failure, with its words */
+    tutti_status failed; /* the first failure; its text is in `words` */
     char words[512];
     tutti_compute_slot slots[TUTTI_COMPUTE_SLOTS];
     int next_slot;
     float *partials;
     void *blas, *blas_workspace;      /* gemm.c */
-    tutti_compute_rounded rounded[2]; /* of a product's factors */
+    tutti_compute_rounded rounded[2]; /* copies of a product's factors */
     bool recording;
 } tutti_cuda_compute;
 
@@ -58,7 +60,7 @@ static inline tutti_cuda_compute *tutti_cuda_compute_of(tutti_compute *compute) 
     return (tutti_cuda_compute *)(void *)compute;
 }
 
-/* Keeps the status, with this thread's text, if it is the first failure. */
+/* Stores the status and this thread's error text if it is the first failure. */
 void tutti_compute_note(tutti_compute *compute, tutti_status status);
 
 /* -------------------------------------------------------------------------------------------- recording.c */
@@ -74,7 +76,7 @@ void tutti_recording_forget(tutti_compute *compute, tutti_recording *recording);
 tutti_status tutti_blas_open(tutti_cuda_compute *compute);
 void tutti_blas_close(tutti_cuda_compute *compute);
 
-/* A factor of a product: float32, or, with a compute of that precision, bfloat16 already. */
+/* A factor of a product: float32, or bfloat16 already if the compute has that precision. */
 typedef struct tutti_factor {
     const void *data;
     bool transposed, rounded;
@@ -90,7 +92,7 @@ void tutti_blas_multiply(tutti_compute *compute, const tutti_product *product);
 
 /* ------------------------------------------------------------------------------------------------ kernels */
 
-/* dst = src, rounded to bfloat16, to even; NaN stays NaN. */
+/* dst = src, rounded to bfloat16, ties to even; NaN stays NaN. */
 void tutti_gpu_round(tutti_compute *compute, size_t count, const float *src, uint16_t *dst);
 
 void tutti_gpu_bias_forward(tutti_compute *compute, size_t rows, int channels, bool relu, const float *bias, float *y);
@@ -108,7 +110,7 @@ void tutti_gpu_max_pool_forward(tutti_compute *compute, const tutti_window *wind
                                 int32_t *where);
 void tutti_gpu_max_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
                                  const int32_t *where, float *dx);
-/* By the operators' kernels, as batch norm's (norm.cu). */
+/* Uses the operators' kernels, as batch norm does (norm.cu). */
 void tutti_gpu_average_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const float *x,
                                     float *y);
 void tutti_gpu_average_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,

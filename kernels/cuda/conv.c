@@ -1,8 +1,8 @@
 /*
- * Convolution and dense layers: matrix products with what surrounds them.
+ * Convolution and dense layers: matrix products and the work around them.
  *
  * A batch is unfolded as a whole, so that each product is one large one; forward keeps the columns for backward. With
- * bfloat16 the columns are unfolded as such.
+ * bfloat16 the columns are unfolded to bfloat16.
  */
 #include "kernels/cuda/compute.h"
 
@@ -19,7 +19,7 @@ static size_t columns_count(const tutti_conv *conv, int batch) {
 }
 
 size_t tutti_gpu_conv_scratch_count(const tutti_conv *conv, int batch) {
-    return columns_count(conv, batch); /* of their gradient */
+    return columns_count(conv, batch); /* for the gradient of the columns */
 }
 
 size_t tutti_gpu_conv_kept_count(const tutti_conv *conv, int batch) {

@@ -1,5 +1,5 @@
 /*
- * Which GPUs there are, what they can do, and which one a thread uses.
+ * The GPUs of this machine: their number, their properties, and the one that a thread uses.
  */
 #include <ctype.h>
 #include <pthread.h>
@@ -13,10 +13,10 @@
 
 #define MOST_DEVICES 1024
 
-/* Of each GPU: what is asked often. 0: not asked yet; written by any thread, always with the same value. */
+/* Frequently needed facts of each GPU. 0: not queried yet; written by any thread, always with the same value. */
 static struct {
     atomic_int processors, waits; /* waits: 1 no, 2 yes */
-    atomic_bool ready;            /* has a context, and the kernels are in it */
+    atomic_bool ready;            /* has a context with the kernels loaded */
 } known[MOST_DEVICES];
 
 static atomic_bool context_seen;
@@ -27,8 +27,7 @@ tutti_status tutti_cuda_check(void) {
     int version = 0, count = 0, needed = CUDART_VERSION / 1000;
     const tutti_cuda_driver *driver = tutti_cuda_driver_get(true);
     if (driver == NULL)
-        return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
-                                     "there is no driver of NVIDIA's: libcuda.so.1 was not found");
+        return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED, "there is no NVIDIA driver: libcuda.so.1 was not found");
     if (driver->version(&version) != CUDA_SUCCESS || version / 1000 < needed)
         return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
                                      "the driver is for CUDA %d.%d, this build needs one for %d.0 or later: update it, "
@@ -39,7 +38,7 @@ tutti_status tutti_cuda_check(void) {
     if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
     if (error == cudaSuccess) return TUTTI_OK;
     cudaGetLastError();
-    return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED, "the driver (for CUDA %d.%d) says: %s (%s)", version / 1000,
+    return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED, "the driver (for CUDA %d.%d) reports: %s (%s)", version / 1000,
                                  version % 1000 / 10, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
@@ -61,7 +60,8 @@ static tutti_status check_index(int device) {
     int count = 0;
     TUTTI_TRY(tutti_cuda_count(&count));
     if (device >= 0 && device < count && device < MOST_DEVICES) return TUTTI_OK;
-    return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "there is no GPU %d: this process sees %d", device, count);
+    return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT,
+                                 "there is no GPU %d: the number of GPUs that this process sees is %d", device, count);
 }
 
 /* -------------------------------------------------------------------------------------------------- facts */
@@ -81,8 +81,8 @@ static bool has_mps(int device) {
            has != 0;
 }
 
-/* Memory of GPUs that share the host's (Jetson) cannot be exported by the old interface, which is the one that works with
- * plain allocations everywhere else. */
+/* Memory of GPUs that share the host's memory (Jetson) cannot be exported by the old interface, which is the one that
+ * works with plain allocations everywhere else. */
 static bool can_export(int device) {
     int integrated = 1, unified = 0;
     return cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, device) == cudaSuccess && integrated == 0 &&
@@ -137,7 +137,7 @@ bool tutti_cuda_stream_waits(void) {
 
 /* ------------------------------------------------------------------------------------------ the thread's GPU */
 
-/* The driver has kernels of its own for copies within a GPU and for fills. */
+/* The driver implements copies within a GPU and fills by kernels of its own: loads those. */
 static cudaError_t load_drivers_kernels(void) {
     char *memory = NULL;
     cudaStream_t stream = NULL;
@@ -151,8 +151,8 @@ static cudaError_t load_drivers_kernels(void) {
     return result;
 }
 
-/* Kernels are otherwise loaded when first started, which may wait for all streams of the GPU, those too that wait for a peer
- * that waits for this kernel. */
+/* By default CUDA loads a kernel at its first launch, which may wait for all streams of the GPU, even for a stream
+ * that waits for a peer that waits for this kernel. So all kernels are loaded here. */
 static tutti_status prepare(void) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
@@ -170,7 +170,7 @@ tutti_status tutti_cuda_use(int device) {
     bool in_table = device >= 0 && device < MOST_DEVICES;
     TUTTI_CUDA_BEGIN();
     cudaError_t set = cudaSetDevice(device);
-    if (set == cudaErrorCudartUnloading) return TUTTI_OK; /* the process ends; see event_query */
+    if (set == cudaErrorCudartUnloading) return TUTTI_OK; /* the process is ending; see event_query */
     TUTTI_TRY(tutti_cuda_result(set, "cudaSetDevice"));
     if (in_table && atomic_load_explicit(&known[device].ready, memory_order_acquire)) return TUTTI_OK;
     TUTTI_TRY(prepare());
@@ -196,7 +196,7 @@ void tutti_cuda_leave(int device) {
     if (!tutti_cuda_is_forked() && has_context(device)) (void)tutti_cuda_result(cudaSetDevice(device), "cudaSetDevice");
 }
 
-/* A context that is neither a GPU's primary one (all runtimes share that) nor this thread's is not seen. */
+/* A context is not detected if it is neither a GPU's primary one, which all runtimes share, nor this thread's. */
 bool tutti_cuda_in_use(void) {
     CUcontext context = NULL;
     int count = 0;

@@ -1,6 +1,6 @@
 /*
- * Division by a number that is known before the launch, as a multiplication: Granlund and Montgomery, "Division by
- * invariant integers using multiplication", PLDI 1994. For dividends below 2^31.
+ * Division by a number that is known before the launch, done as a multiplication: Granlund and Montgomery, "Division
+ * by invariant integers using multiplication", PLDI 1994. Dividends must be below 2^31.
  */
 #ifndef TUTTI_KERNELS_CUDA_DIVIDE_H
 #define TUTTI_KERNELS_CUDA_DIVIDE_H
@@ -24,7 +24,7 @@ static __device__ inline uint32_t divide(uint32_t dividend, divider by) {
     return ((uint32_t)(((uint64_t)dividend * by.multiplier) >> 32) + dividend) >> by.shift;
 }
 
-/* Quotient; the dividend becomes the remainder. */
+/* Returns the quotient; the dividend becomes the remainder. */
 static __device__ inline uint32_t split(uint32_t *dividend, divider by) {
     uint32_t quotient = divide(*dividend, by);
     *dividend -= quotient * by.divisor;

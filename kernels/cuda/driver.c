@@ -1,6 +1,7 @@
 /*
- * The driver's own functions, by name. Asking whether CUDA is in use must not start it, and the runtime starts it with
- * whichever call comes first; so these are looked up in the library itself, where it is loaded already.
+ * The driver's own functions, looked up by name. Checking whether CUDA is in use must not start it, but the first
+ * call of the runtime, whichever it is, starts it; so these are looked up in the library itself, if it is loaded
+ * already.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,8 +13,8 @@
 #include "kernels/cuda/state.h"
 
 typedef struct name_row {
-    const char *name, *older; /* what it was called before, if that still does */
-    size_t offset;            /* in the table */
+    const char *name, *older; /* older: its previous name, if that version suffices */
+    size_t offset;            /* in tutti_cuda_driver */
 } name_row;
 
 #define ROW(member, ...)                                                                                               \
@@ -24,7 +25,7 @@ static const name_row names[] = {
     ROW(error_string, .name = "cuGetErrorString"),
     ROW(device_count, .name = "cuDeviceGetCount"),
     ROW(device_attribute, .name = "cuDeviceGetAttribute"),
-    ROW(device_uuid, .name = "cuDeviceGetUuid_v2", .older = "cuDeviceGetUuid"), /* v2: of the MIG instance */
+    ROW(device_uuid, .name = "cuDeviceGetUuid_v2", .older = "cuDeviceGetUuid"), /* v2: the UUID of the MIG instance */
     ROW(context_current, .name = "cuCtxGetCurrent"),
     ROW(primary_state, .name = "cuDevicePrimaryCtxGetState"),
     ROW(pointer_attributes, .name = "cuPointerGetAttributes"),
@@ -37,7 +38,7 @@ static bool look_up(void *library, tutti_cuda_driver *driver) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++) {
         void *symbol = dlsym(library, names[i].name);
         if (symbol == NULL && names[i].older != NULL) symbol = dlsym(library, names[i].older);
-        if (symbol == NULL) return false; /* older than all that this build could work with */
+        if (symbol == NULL) return false; /* the driver is older than any that this build works with */
         memcpy((char *)driver + names[i].offset, &symbol, sizeof symbol);
     }
     return true;

@@ -1,5 +1,5 @@
 /*
- * Kernels that treat each element by itself: a thread takes four, so that memory is read and written 16 bytes at a time.
+ * Elementwise kernels: a thread takes four elements, so that memory is read and written 16 bytes at a time.
  */
 #include "kernels/cuda/bfloat16.h"
 #include "kernels/cuda/philox.h"
@@ -25,7 +25,7 @@ struct rectified_plus {
     }
 };
 
-/* dy where y was let through. */
+/* The gradient of ReLU: dy where y is not 0. */
 struct passed {
     __device__ float operator()(float y, float dy) const {
         return y == 0 ? 0 : dy;
@@ -66,7 +66,7 @@ void tutti_gpu_relu_backward(tutti_compute *compute, size_t count, const float *
 
 /* ------------------------------------------------------------------------------------------- fill, round */
 
-#define MOST_FILLING 4096 /* blocks: several for each place on a large GPU, and few beside what they write */
+#define MOST_FILLING 4096 /* blocks: several waves on a large GPU, at little cost compared with the writes */
 
 static __global__ void fill(size_t count, float value, float *data) {
     const size_t step = (size_t)gridDim.x * blockDim.x, quads = count / 4;
@@ -102,7 +102,7 @@ void tutti_gpu_round(tutti_compute *compute, size_t count, const float *src, uin
 
 struct dropping {
     uint64_t seed, stream, first_element;
-    uint32_t threshold; /* words below it drop their element */
+    uint32_t threshold; /* a word below it drops its element */
     float factor;
 };
 

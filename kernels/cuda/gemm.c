@@ -1,9 +1,9 @@
 /*
- * Matrix products by cuBLAS, which is opened when the first compute is: libtutti_cuda.so does not depend on it.
+ * Matrix products by cuBLAS, which is opened with the first compute: libtutti_cuda.so does not depend on it.
  *
- * cuBLAS is column-major; a row-major matrix is its own transpose there, so c' = op(b)' op(a)' is asked for. Its workspace
- * is given once, so that it allocates nothing, and its products can be recorded. Long sums over small results are computed in
- * parts, which are then added up.
+ * cuBLAS is column-major; a row-major matrix is its own transpose there, so the code computes c' = op(b)' op(a)'.
+ * cuBLAS gets its workspace once, so that it allocates nothing and its products can be recorded. Long sums over small
+ * results are computed in parts, which are then added up.
  */
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -11,12 +11,12 @@
 #include "kernels/cuda/blas_library.h"
 #include "kernels/cuda/compute.h"
 
-#define WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
+#define WORKSPACE_BYTES ((size_t)32 << 20) /* NVIDIA's recommendation for Hopper */
 
 /* Parts of products; see parts_of. */
-#define TILE         64  /* rows and columns of a result that one of the GPU's processors computes, about */
-#define WANTED_TILES 264 /* two for each processor of a large GPU */
-#define LEAST_TERMS  256 /* of a part */
+#define TILE         64  /* rows and columns of a result that one multiprocessor computes, roughly */
+#define WANTED_TILES 264 /* two per multiprocessor of a large GPU */
+#define LEAST_TERMS  256 /* per part */
 #define LEAST_PARTS  4   /* fewer are not worth adding up */
 
 static tutti_status check(cublasStatus_t result, const char *what) {
@@ -29,7 +29,7 @@ tutti_status tutti_blas_open(tutti_cuda_compute *compute) {
     cublasHandle_t handle;
     TUTTI_TRY(tutti_blas_library_open(&blas));
     TUTTI_TRY(compute->device->alloc(WORKSPACE_BYTES, &compute->blas_workspace));
-    TUTTI_TRY(check(blas->create(&handle), "its start"));
+    TUTTI_TRY(check(blas->create(&handle), "creating a handle"));
     compute->blas = handle;
     TUTTI_TRY(check(blas->set_stream(handle, (cudaStream_t)compute->stream), "setting the stream"));
     TUTTI_TRY(check(blas->set_workspace(handle, compute->blas_workspace, WORKSPACE_BYTES), "setting the workspace"));
@@ -44,7 +44,7 @@ void tutti_blas_close(tutti_cuda_compute *compute) {
     compute->blas = compute->blas_workspace = NULL;
 }
 
-/* Room for a rounded copy. It grows in the first steps only; what is recorded has been launched before. */
+/* Makes room for a rounded copy. It grows in the first steps only; a recorded step has been launched before. */
 static tutti_status reserve(tutti_cuda_compute *compute, tutti_compute_rounded *rounded, size_t bytes) {
     if (bytes <= rounded->bytes) return TUTTI_OK;
     if (compute->recording)
@@ -57,7 +57,7 @@ static tutti_status reserve(tutti_cuda_compute *compute, tutti_compute_rounded *
     return TUTTI_OK;
 }
 
-/* Where cuBLAS reads the factor. */
+/* Returns the address where cuBLAS reads the factor. */
 static tutti_status prepare_factor(tutti_cuda_compute *compute, const tutti_factor *factor, size_t count,
                                    tutti_compute_rounded *rounded, const void **data_out) {
     *data_out = factor->data;
@@ -68,8 +68,9 @@ static tutti_status prepare_factor(tutti_cuda_compute *compute, const tutti_fact
     return TUTTI_OK;
 }
 
-/* How many parts a sum is cut into. The gradient of a convolution's weight is small, and each element a sum of very many terms:
- * as one product it keeps few of the GPU's processors busy. Depends on the shape only, so that results repeat. */
+/* The number of parts into which a sum is cut. The gradient of a convolution's weight is small, and each element is a
+ * sum of very many terms: as one product it keeps few of the GPU's multiprocessors busy. The number depends on the
+ * shape only, so that results repeat. */
 static int parts_of(const tutti_product *product) {
     const size_t count = (size_t)product->m * (size_t)product->n;
     const int tiles = ((product->m + TILE - 1) / TILE) * ((product->n + TILE - 1) / TILE);
@@ -81,7 +82,7 @@ static int parts_of(const tutti_product *product) {
     return 1;
 }
 
-/* A product as cuBLAS takes it, which has the factors in the other order. */
+/* The arguments of a product; cuBLAS takes the factors in the opposite order. */
 typedef struct call {
     cublasOperation_t op_a, op_b;
     const void *a, *b;

@@ -1,6 +1,6 @@
 /*
- * Launching kernels: the one place that is not plain C++, so that tests can put their own in its place and run the very
- * kernels on the host. And small things that kernels share.
+ * Launching kernels: the only part that is not plain C++, so that tests can replace it and run the same kernels on
+ * the host; and small helpers that kernels share.
  */
 #ifndef TUTTI_KERNELS_CUDA_GRID_H
 #define TUTTI_KERNELS_CUDA_GRID_H
@@ -18,7 +18,7 @@ static tutti_status enqueue(tutti_stream stream, void (*kernel)(Parameters...), 
     return tutti_cuda_host->fail(TUTTI_ERR_SYSTEM, "launching a kernel: %s", cudaGetErrorString(error));
 }
 
-/* In the compute's stream. */
+/* Launches the kernel in the compute's stream. */
 template <typename... Parameters, typename... Arguments>
 static void launch(tutti_compute *compute, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                    Arguments... arguments) {

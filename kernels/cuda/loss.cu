@@ -1,6 +1,6 @@
 /*
- * Softmax cross-entropy, as kernels/host/loss.c: the largest logit is subtracted first, sums are kept in double. One block:
- * its threads take the samples in turn, then add up their sums in a fixed order.
+ * Softmax cross-entropy, as kernels/host/loss.c: the largest logit is subtracted first, and sums are kept in double.
+ * One block: its threads take the samples in turn, then add up their sums in a fixed order.
  */
 #include <math.h>
 

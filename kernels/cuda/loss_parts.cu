@@ -1,20 +1,21 @@
 /*
- * Softmax cross-entropy of some of the classes, as kernels/host/loss.c: a block takes a sample, its threads the classes in turn, and
- * what they find is brought together in an order that depends on the block's size only.
+ * Softmax cross-entropy over some of the classes, as kernels/host/loss.c: a block takes a sample, its threads take
+ * the classes in turn, and their results are combined in an order that depends on the block's size only.
  *
- * The last step leaves each sample's loss in `sums`, and in `best` whether its answer is right; one block adds those up.
+ * The last step leaves each sample's loss in `sums`, and in `best` whether its answer is right; one block adds those
+ * up.
  */
 #include <limits.h>
 #include <math.h>
 
 #include "kernels/cuda/quad.h"
 
-#define SAMPLE_THREADS 128 /* of a sample */
+#define SAMPLE_THREADS 128 /* per sample */
 
-/* The sum over the block, for each of its threads. */
+/* Every thread gets the sum over the block. */
 static __device__ double sum_of_block(double value) {
     __shared__ double values[SAMPLE_THREADS];
-    __syncthreads(); /* what the last call has left there was read */
+    __syncthreads(); /* all threads have read the last call's values */
     values[threadIdx.x] = value;
     for (unsigned half = SAMPLE_THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -24,7 +25,7 @@ static __device__ double sum_of_block(double value) {
     return values[0];
 }
 
-/* The index of the largest value, the first of equals, for each thread. */
+/* Every thread gets the index of the largest value, the first of equals. */
 static __device__ int largest_of_block(const float *values, int count) {
     __shared__ float largest[SAMPLE_THREADS];
     __shared__ int where[SAMPLE_THREADS];
@@ -72,7 +73,7 @@ static __global__ void find_sums(tutti_softmax_parts parts) {
     if ((double)logits[*best - parts.first_class] != largest) *best = INT32_MAX;
 }
 
-/* dlogits may be the logits, so a thread is through with a logit when it writes there. */
+/* dlogits may alias the logits: a thread is done with a logit when it writes to that place. */
 static __global__ void judge_sample(tutti_softmax_parts parts, float scale, float *dlogits) {
     const float *logits = logits_of(parts);
     const float *shares =

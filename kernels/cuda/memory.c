@@ -1,5 +1,5 @@
 /*
- * Memory of GPUs and pinned memory, and where a pointer points.
+ * Memory of GPUs and pinned memory, and the place to which a pointer points.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -11,8 +11,9 @@
 #include "bootstrap/base/common.h"
 #include "kernels/cuda/state.h"
 
-/* By the driver: the runtime's question makes a context on the thread's GPU, which a process that only passes on pointers of
- * another library must not have. One call for all attributes; of a pointer that it does not know it says nothing. */
+/* Asks the driver: the runtime's query makes a context on the thread's GPU, and a process that only passes on
+ * pointers of another library must not have one. One call reads all attributes; for an unknown pointer the driver
+ * reports none. */
 tutti_status tutti_cuda_locate(const void *pointer, tutti_device_place *place_out) {
     CUmemorytype type = (CUmemorytype)0;
     unsigned managed = 0;
@@ -29,7 +30,8 @@ tutti_status tutti_cuda_locate(const void *pointer, tutti_device_place *place_ou
     CUresult result = driver == NULL ? CUDA_ERROR_NOT_INITIALIZED
                                      : driver->pointer_attributes(TUTTI_COUNT_OF(attributes), attributes, values,
                                                                   (CUdeviceptr)(uintptr_t)pointer);
-    /* Not started here, as in a forked child; ended, at exit; or a pointer that no context knows: the host's. */
+    /* CUDA is not started here (or this is a forked child), it has ended, or no context knows the pointer: host
+     * memory. */
     bool unknown = result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED ||
                    result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_INVALID_VALUE;
     if (!unknown) TUTTI_TRY(tutti_cuda_driver_result(result, "cuPointerGetAttributes"));
@@ -56,7 +58,7 @@ tutti_status tutti_cuda_alloc(size_t bytes, void **memory_out) {
     tutti_cuda_unrelax(mode);
     if (result != cudaErrorMemoryAllocation) return tutti_cuda_result(result, "cudaMalloc");
     cudaGetLastError();
-    return tutti_cuda_host->fail(TUTTI_ERR_MEMORY, "the GPU has no %zu bytes left", bytes);
+    return tutti_cuda_host->fail(TUTTI_ERR_MEMORY, "the GPU does not have %zu bytes of free memory", bytes);
 }
 
 tutti_status tutti_cuda_free(void *memory) {
@@ -87,8 +89,8 @@ tutti_status tutti_cuda_unpin(void *memory) {
     return tutti_cuda_result(result, "cudaHostUnregister");
 }
 
-/* Host memory that was allocated here. Registering memory returns while streams wait for a peer; cudaHostAlloc was not seen to. Shared
- * pages stay where they are when the process forks. */
+/* Host memory that was allocated here. Registering memory returns while streams wait for a peer; cudaHostAlloc was
+ * not observed to. Shared pages stay where they are when the process forks. */
 typedef struct host_block {
     void *memory;
     size_t bytes;
@@ -106,10 +108,11 @@ tutti_status tutti_cuda_alloc_pinned(size_t bytes, void **memory_out, void **dev
     TUTTI_CUDA_BEGIN();
     TUTTI_TRY(tutti_cuda_host->calloc(1, sizeof *block, &block));
     void *memory = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    tutti_status status = memory != MAP_FAILED ? tutti_cuda_pin(memory, rounded, device_out)
-                                               : tutti_cuda_host->fail(TUTTI_ERR_MEMORY,
-                                                                       "no %zu bytes of memory for the GPU to read: %s",
-                                                                       rounded, strerror(errno));
+    tutti_status status =
+        memory != MAP_FAILED
+            ? tutti_cuda_pin(memory, rounded, device_out)
+            : tutti_cuda_host->fail(TUTTI_ERR_MEMORY, "cannot allocate %zu bytes for the GPU to read: %s", rounded,
+                                    strerror(errno));
     if (status != TUTTI_OK) {
         if (memory != MAP_FAILED) munmap(memory, rounded);
         free(block);
@@ -134,7 +137,7 @@ tutti_status tutti_cuda_free_pinned(void *memory) {
     if (block != NULL) *link = block->next;
     pthread_mutex_unlock(&host_memory.lock);
     if (block == NULL)
-        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is no pinned memory that was allocated here", memory);
+        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is not pinned memory that was allocated here", memory);
     tutti_status status = tutti_cuda_unpin(memory);
     if (status == TUTTI_OK) munmap(memory, block->bytes);
     free(block);
@@ -151,7 +154,7 @@ tutti_status tutti_cuda_export_memory(void *memory, tutti_device_export *export_
     TUTTI_CUDA_BEGIN();
     TUTTI_TRY(tutti_cuda_locate(memory, &place));
     if (place.memory != TUTTI_MEMORY_CUDA)
-        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is no memory of a GPU: it cannot be exported", memory);
+        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is not GPU memory: it cannot be exported", memory);
     tutti_cuda_mode mode = tutti_cuda_relax();
     cudaError_t result = cudaIpcGetMemHandle(&handle, place.base);
     tutti_cuda_unrelax(mode);

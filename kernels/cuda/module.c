@@ -1,5 +1,5 @@
 /*
- * The module libtutti_cuda.so: its table, and how CUDA's errors become Tutti's.
+ * The module libtutti_cuda.so: its table, and the translation of CUDA's errors to Tutti's.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,14 +12,14 @@
 const tutti_module_host *tutti_cuda_host;
 const tutti_device *tutti_cuda_device;
 
-#ifndef TUTTI_CUDA_KERNELS /* the build had no cuBLAS */
+#ifndef TUTTI_CUDA_KERNELS /* built without cuBLAS */
 #define TUTTI_CUDA_KERNELS   NULL
 #define TUTTI_CUDA_OPERATORS NULL
 #else
 #define TUTTI_CUDA_OPERATORS &tutti_cuda_operators
 #endif
 
-/* CUDA was started in this process; in a child that was forked then it does not work. */
+/* started: CUDA was started in this process. forked: this is a child forked after that, in which CUDA does not work. */
 static atomic_bool started, forked;
 
 static void note_fork(void) {
@@ -39,8 +39,8 @@ bool tutti_cuda_is_forked(void) {
 tutti_status tutti_cuda_begin(void) {
     if (tutti_cuda_is_forked())
         return tutti_cuda_host->fail(TUTTI_ERR_FORKED,
-                                     "this process was forked from one that had CUDA in use, and CUDA "
-                                     "does not work in such a child; start it by exec (spawn)");
+                                     "this process was forked from one that had started CUDA, and CUDA "
+                                     "does not work in such a child: start the process with exec (spawn)");
     tutti_cuda_note_start();
     return TUTTI_OK;
 }
@@ -77,7 +77,7 @@ tutti_status tutti_cuda_result(cudaError_t result, const char *what) {
                                  cudaGetErrorName(result));
 }
 
-/* The runtime's numbers are the driver's for all that both know. */
+/* The runtime and the driver use the same numbers for the errors that both have. */
 tutti_status tutti_cuda_driver_result(CUresult result, const char *what) {
     const char *text = "unknown error";
     if (result == CUDA_SUCCESS) return TUTTI_OK;
@@ -146,7 +146,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
     };
     if (host->version == TUTTI_MODULE_VERSION) {
         tutti_cuda_device = &module.device;
-        tutti_cuda_host = host; /* else the caller sees the difference, and calls nothing */
+        tutti_cuda_host = host; /* else the caller detects the difference, and makes no call */
         pthread_atfork(NULL, NULL, note_fork);
     }
     *calls_out = &module.calls;

@@ -1,8 +1,8 @@
 /*
- * Batch norm as a layer: the operators' kernels (op_norm.cu), and the moving values.
+ * Batch norm as a layer: the operators' kernels (op_norm.cu), and the moving averages.
  *
- * As on the host, `kept` holds mean and inverse deviation in float64, and `scratch` the sums. The sums of groups of rows, before
- * they are joined, lie in the compute's partials.
+ * As on the host, `kept` holds mean and inverse deviation in float64, and `scratch` the sums. Before they are joined,
+ * the sums of groups of rows lie in the compute's partials.
  */
 #include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/quad.h"
@@ -30,7 +30,7 @@ static __global__ void put_gradients(size_t channels, const double *sums, float 
     dgamma[c] = (float)sums[channels + c];
 }
 
-/* So many channels that partials have no room for them have one group of rows, whose sums are those of all. */
+/* If there are too many channels for the partials, there is one group of rows, and its sums are the final ones. */
 static void *room_for_groups(tutti_compute *compute, size_t rows, size_t channels, double *sums) {
     const bool fits = tutti_gpu_op_batch_norm_scratch(rows, channels) <= TUTTI_COMPUTE_PARTIALS * sizeof(float);
     return fits ? (void *)tutti_cuda_compute_of(compute)->partials : sums;
@@ -40,7 +40,7 @@ static tutti_status find_moments(tutti_compute *compute, const tutti_batch_norm 
                                  const tutti_batch_norm_forward_args *args, double *mean, double *inverse_deviation) {
     const tutti_stream stream = tutti_cuda_compute_of(compute)->stream;
     const size_t channels = (size_t)norm->channels;
-    double *sums = (double *)(void *)args->scratch, *variance = sums + channels; /* in place of the squares' sums */
+    double *sums = (double *)(void *)args->scratch, *variance = sums + channels; /* overwrites the sums of squares */
     const double rows = (double)args->rows, unbias = args->rows > 1 ? rows / (rows - 1) : 1;
     TUTTI_TRY(tutti_gpu_op_batch_norm_statistics(stream, TUTTI_FLOAT32, args->rows, channels, args->x,
                                                  room_for_groups(compute, args->rows, channels, sums), sums));

@@ -1,10 +1,11 @@
 /*
- * Elements of all types for the operators' kernels: how they are stored, and in what they are computed.
+ * Elements of all types for the operators' kernels: how they are stored, and in which type they are computed.
  *
- *   template <tutti_type> of<type>:  stored, wide; load() and store() lead from one to the other
- *   number:  any element as an int64, a uint64 or a double, of which casts are made
+ *   template <tutti_type> of<type>:  stored, wide; load() and store() convert between the two
+ *   number:  any element as an int64, a uint64 or a double; casts go through it
  *
- * Invariant: the rules are those of kernels/operators.h, bit for bit: exactly rounded operations, compiled with -fmad=false.
+ * Invariant: the rules are those of kernels/operators.h, bit for bit: exactly rounded operations, compiled with
+ * -fmad=false.
  */
 #ifndef TUTTI_KERNELS_CUDA_OP_ELEMENT_H
 #define TUTTI_KERNELS_CUDA_OP_ELEMENT_H
@@ -17,7 +18,7 @@
 
 template <tutti_type TYPE> struct of;
 
-/* `wide_` holds all values of the type; integers have an unsigned one of their own size, too, in which they wrap. */
+/* `wide_` holds all values of the type; integers also have an unsigned type of their own size, in which they wrap. */
 #define PLAIN(type, stored_, wide_, unsigned_)                                                                         \
     template <> struct of<type> {                                                                                      \
         typedef stored_ stored;                                                                                        \
@@ -42,7 +43,7 @@ PLAIN(TUTTI_FLOAT32, float, float, float)
 PLAIN(TUTTI_FLOAT64, double, double, double)
 #undef PLAIN
 
-/* Any byte but 0 is true. */
+/* Any byte other than 0 is true. */
 template <> struct of<TUTTI_BOOL> {
     typedef uint8_t stored;
     typedef bool wide;
@@ -99,7 +100,7 @@ static inline size_t bytes_of(tutti_type type) {
     }
 }
 
-/* What DO(type) gives, of the case that holds. */
+/* The value of DO(type) for the type at hand. */
 #define FOR_INTEGERS(DO)                                                                                               \
     DO(TUTTI_INT8)                                                                                                     \
     DO(TUTTI_UINT8) DO(TUTTI_INT16) DO(TUTTI_UINT16) DO(TUTTI_INT32) DO(TUTTI_UINT32) DO(TUTTI_INT64) DO(TUTTI_UINT64)
@@ -113,7 +114,7 @@ typedef enum number_kind { IS_SIGNED, IS_UNSIGNED, IS_FLOAT } number_kind;
 
 struct number {
     number_kind kind;
-    int64_t whole; /* or its bits */
+    int64_t whole; /* an int64, or a uint64's bits */
     double real;
 };
 
@@ -138,7 +139,7 @@ static __device__ inline number load_number(tutti_type type, const void *x, size
     return n;
 }
 
-/* float32 that is to be rounded once more. */
+/* Converts to float32, rounded to odd: the result will be rounded once more. */
 static __device__ inline float number_to_odd(number n) {
     if (n.kind == IS_FLOAT) return f64_to_odd(n.real);
     if (n.kind == IS_SIGNED) return f64_to_odd((double)i64_shorten(n.whole));
@@ -181,7 +182,7 @@ static __device__ inline void store_number(tutti_type type, number n, void *y, s
 /* ---------------------------------------------------------------------------------------------------- grids */
 
 #define OP_THREADS     256
-#define OP_MOST_BLOCKS 16384 /* threads go on to the next element by the grid's size */
+#define OP_MOST_BLOCKS 16384 /* each thread advances by the grid's size */
 
 static inline dim3 op_blocks(size_t items) {
     const size_t wanted = (items + OP_THREADS - 1) / OP_THREADS;
@@ -192,11 +193,11 @@ static inline dim3 op_blocks(size_t items) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, step_ = (size_t)gridDim.x * blockDim.x;             \
          i < (count); i += step_)
 
-/* Dimensions, outermost first, by which a number becomes a place. */
+/* Dimensions, outermost first, that turn an element's number into a place. */
 struct op_dims {
     int ndims;
     uint64_t shape[TUTTI_KERNEL_MOST_DIMS];
-    int64_t strides[2][TUTTI_KERNEL_MOST_DIMS]; /* of up to two arrays */
+    int64_t strides[2][TUTTI_KERNEL_MOST_DIMS]; /* for up to two arrays */
 };
 
 /* Places of element `rest` of a dense array. */
@@ -204,7 +205,7 @@ static __device__ inline void find_places(const op_dims &dims, uint64_t rest, in
     places[0] = places[1] = 0;
     for (int d = dims.ndims - 1; d >= 0; d--) {
         uint64_t index;
-        if (rest <= UINT32_MAX && dims.shape[d] <= UINT32_MAX) { /* divided in 32 bits: several times as quick */
+        if (rest <= UINT32_MAX && dims.shape[d] <= UINT32_MAX) { /* a division in 32 bits is several times as fast */
             const uint32_t quotient = (uint32_t)rest / (uint32_t)dims.shape[d];
             index = (uint32_t)rest - quotient * (uint32_t)dims.shape[d];
             rest = quotient;

@@ -1,8 +1,8 @@
 /*
- * Operators that treat each element by itself, and what an element becomes by its index in a global array.
+ * Elementwise operators, and functions of an element's index in a global array.
  *
- * A thread takes elements at the distance of the grid's size, so that neighbours read neighbours. What is done is asked anew
- * for each element, which memory hides; types are templates.
+ * A thread takes elements at the distance of the grid's size, so that neighbours read neighbours. The kind of
+ * operation is tested for each element, which the memory accesses hide; types are template parameters.
  */
 #include "kernels/cuda/op_element.h"
 #include "kernels/cuda/op_kernels.h"
@@ -14,7 +14,7 @@ template <typename T> static __device__ inline T divide_whole(T p, T q) {
     if (q == 0) return 0;
     return p / q;
 }
-/* The smallest / -1 is the smallest. */
+/* The smallest integer divided by -1 is itself. */
 #define DIVIDE_SIGNED(element, unsigned_element)                                                                       \
     template <> __device__ inline element divide_whole(element p, element q) {                                         \
         if (q == 0) return 0;                                                                                          \
@@ -25,7 +25,7 @@ DIVIDE_SIGNED(int16_t, uint16_t)
 DIVIDE_SIGNED(int32_t, uint32_t)
 DIVIDE_SIGNED(int64_t, uint64_t)
 
-/* 1u: narrow numbers are promoted to unsigned ones, and wrap. */
+/* The factor 1u promotes narrow integers to unsigned ones, which wrap. */
 template <typename T, typename U> static __device__ inline T whole_binary(tutti_kernel_binary_kind kind, T p, T q) {
     switch (kind) {
     case TUTTI_KERNEL_ADD: return (T)(1u * (U)p + (U)q);
@@ -78,7 +78,7 @@ static __device__ inline typename of<TYPE>::wide compute(tutti_kernel_binary_kin
     else return real_binary(kind, p, q);
 }
 
-/* ndims 1: each operand is dense or one number. */
+/* With ndims 1 each operand is dense or one number. */
 template <tutti_type TYPE>
 static __global__ void combine(tutti_kernel_binary_kind kind, op_dims dims, size_t count, const void *a, const void *b,
                                void *y) {
@@ -91,7 +91,7 @@ static __global__ void combine(tutti_kernel_binary_kind kind, op_dims dims, size
     }
 }
 
-/* Dimensions of one element go, and those that follow one another in both operands become one; at least one is left. */
+/* Removes dimensions of extent one, and merges those that are contiguous in both operands; at least one is left. */
 static size_t merge(const tutti_kernel_binary_args *args, op_dims *dims) {
     const int64_t *strides[2] = {args->a_strides, args->b_strides};
     size_t count = 1;
@@ -147,7 +147,7 @@ static __global__ void apply(tutti_kernel_unary_kind kind, size_t count, const v
     typedef typename of<TYPE>::stored stored;
     FOR_EACH(i, count) {
         const auto p = of<TYPE>::load(((const stored *)x)[i]);
-        if constexpr (is_integer(TYPE)) ((stored *)y)[i] = p <= 0 ? 0 : p; /* they have relu only */
+        if constexpr (is_integer(TYPE)) ((stored *)y)[i] = p <= 0 ? 0 : p; /* relu is the only kind for integers */
         else ((stored *)y)[i] = of<TYPE>::store(real_unary(kind, p));
     }
 }
@@ -167,7 +167,7 @@ tutti_status tutti_gpu_op_unary(tutti_stream stream, tutti_kernel_unary_kind kin
 
 /* --------------------------------------------------------------------------------------------- with a number */
 
-/* y = factor * x (scales) or x + addend, in the type that is computed in. */
+/* y = factor * x (scales) or x + addend, in the wide type. */
 template <tutti_type TYPE>
 static __global__ void with_number(bool scales, double value, size_t count, const void *x, void *y) {
     typedef typename of<TYPE>::stored stored;
@@ -181,7 +181,7 @@ static __global__ void with_number(bool scales, double value, size_t count, cons
     }
 }
 
-/* Integers and a number that is not whole. */
+/* Integers combined with a number that is not whole. */
 static __global__ void with_fraction(tutti_type type, double factor, double addend, size_t count, const void *x,
                                      void *y) {
     FOR_EACH(i, count) {
@@ -227,7 +227,7 @@ static __global__ void cast(tutti_type x_type, tutti_type y_type, size_t count, 
     FOR_EACH(i, count) store_number(y_type, load_number(x_type, x, i), y, i);
 }
 
-/* The bits stay, those of a NaN, too. */
+/* Copies the bits, also those of a NaN. */
 template <typename Word> static __global__ void copy_words(size_t count, const void *x, void *y) {
     FOR_EACH(i, count)((Word *)y)[i] = ((const Word *)x)[i];
 }
@@ -263,7 +263,7 @@ struct placed_shard {
     uint64_t first;
 };
 
-/* Gives the number of elements. */
+/* Returns the number of elements. */
 static size_t place_shard(const tutti_kernel_shard *shard, placed_shard *placed) {
     size_t count = 1;
     int64_t stride = 1;
@@ -285,7 +285,7 @@ static __device__ inline uint64_t global_index(const placed_shard &placed, size_
     return placed.first + (uint64_t)places[0];
 }
 
-/* Word i % 4 of Philox's block i / 4 belongs to element i; of float64 an element has two. */
+/* Word i % 4 of Philox's block i / 4 belongs to element i; an element of float64 has two words. */
 static __device__ inline uint32_t word_of(const tutti_kernel_random &random, uint64_t i) {
     uint32_t words[4];
     philox(random.seed, random.stream, i / 4, words);
@@ -322,14 +322,14 @@ tutti_status tutti_gpu_op_dropout(tutti_stream stream, tutti_type type, const tu
                    1 / (1 - rate), count, x, y);
 }
 
-/* As the type has it. */
+/* Rounds the value to the type. */
 static __device__ inline double rounded(tutti_type type, double value) {
     uint64_t room;
     store_number(type, real_number(value), &room, 0);
     return load_number(type, &room, 0).real;
 }
 
-/* The largest number of the type below `high`; but not below `low`, as the type has it. */
+/* The largest number of the type below `high`, but at least `low` rounded to the type. */
 static __device__ double largest_below(tutti_type type, double low, double high) {
     uint64_t room = 0;
     double last = rounded(type, high);

@@ -1,5 +1,6 @@
 /*
- * The operators' kernels (kernels/operators.h) on a GPU: what the table in op_table.c consists of. All calls enqueue.
+ * The operators' kernels (kernels/operators.h) on a GPU: the functions of the table in op_table.c. All calls only
+ * enqueue.
  */
 #ifndef TUTTI_KERNELS_CUDA_OP_KERNELS_H
 #define TUTTI_KERNELS_CUDA_OP_KERNELS_H
@@ -81,7 +82,8 @@ tutti_status tutti_gpu_op_embedding_backward(tutti_stream stream, const tutti_ke
 
 /* -------------------------------------------------------------------------------------------- op_windows.cu */
 
-/* columns[pixel, ky, kx, channel] of images [first, first + count); and back, each element of x the sum of its columns. */
+/* columns[pixel, ky, kx, channel] of images [first, first + count); and back: each element of x is the sum of its
+ * columns. */
 tutti_status tutti_gpu_op_unfold(tutti_stream stream, tutti_type type, const tutti_kernel_window *window, int64_t first,
                                  int64_t count, const void *x, void *columns);
 tutti_status tutti_gpu_op_fold(tutti_stream stream, tutti_type type, const tutti_kernel_window *window, int64_t first,

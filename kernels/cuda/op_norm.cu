@@ -1,13 +1,13 @@
 /*
- * Batch normalisation of x[rows, channels]: sums over the rows, and what is done with them.
+ * Batch normalisation of x[rows, channels]: sums over the rows, and the results computed from them.
  *
- * A thread adds terms of one channel, its neighbours those of the next ones; each group of threads takes every groups-th row, and
- * the groups are joined (op_sums.h). All moments are float64 in GPU memory: nothing comes to the host.
+ * A thread adds terms of one channel, its neighbours those of the next channels; each group of threads takes every
+ * groups-th row, and the groups are joined (op_sums.h). All moments are float64 in GPU memory; the host reads none.
  */
 #include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/op_sums.h"
 
-/* What the forward pass applies to each element of one channel. */
+/* The values that the forward pass applies to each element of one channel. */
 template <typename Real> struct factors { Real mean, scale, beta; };
 
 template <typename Real>
@@ -20,7 +20,7 @@ static __device__ inline factors<Real> factors_of(size_t c, const double *mean, 
     return f;
 }
 
-/* Where ReLU let nothing through: by the same arithmetic as forward, so y need not be read. NaN is let through. */
+/* dy, or 0 where ReLU's output was 0: recomputed with forward's arithmetic, so y need not be read. NaN passes. */
 template <typename Real> static __device__ inline Real masked(const factors<Real> &f, bool relu, Real x, Real dy) {
     return relu && (x - f.mean) * f.scale + f.beta <= 0 ? 0 : dy;
 }
@@ -41,7 +41,7 @@ static __global__ void add_rows(size_t rows, size_t channels, size_t groups, con
     }
 }
 
-/* The same of dy and dy * (x - mean). */
+/* The same for dy and dy * (x - mean). */
 template <typename Real>
 static __global__ void add_slopes(size_t rows, size_t channels, size_t groups, const Real *x, const double *mean,
                                   const double *inverse_deviation, const Real *gamma, const Real *beta, bool relu,
@@ -61,7 +61,7 @@ static __global__ void add_slopes(size_t rows, size_t channels, size_t groups, c
     }
 }
 
-/* factors: of sums[1], NULL: 1. */
+/* factors: applied to sums[1]; NULL: 1. */
 static __global__ void join_rows(size_t channels, size_t groups, const double *partials, const double *factors,
                                  double *sums) {
     FOR_EACH(i, 2 * channels) {

@@ -1,9 +1,10 @@
 /*
  * Matrix products and convolutions of the operators, by cuBLAS in full precision.
  *
- * One handle for each GPU, made at the first product there and used under a lock by all threads; each product brings its
- * stream, and a workspace that is its own in that stream, so that products in other streams neither wait for it nor change its
- * result. A convolution unfolds its windows (op_windows.cu), of as many images at a time as MOST_COLUMNS_BYTES hold.
+ * Each GPU has one handle, made at the first product there and used by all threads under a lock. Each product passes
+ * its stream and its own workspace in that stream, so that products in other streams neither wait for it nor change
+ * its result. A convolution unfolds its windows (op_windows.cu) for as many images at a time as fit into
+ * MOST_COLUMNS_BYTES.
  */
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -18,29 +19,31 @@
 #define MOST_GPUS          64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static cublasHandle_t handles[MOST_GPUS]; /* under the lock; until the process ends */
+static cublasHandle_t handles[MOST_GPUS]; /* under the lock; kept until the process ends */
 
 static tutti_status check(cublasStatus_t result, const char *what) {
     if (result == CUBLAS_STATUS_SUCCESS) return TUTTI_OK;
     return tutti_cuda_host->fail(TUTTI_ERR_SYSTEM, "cuBLAS: %s failed (status %d)", what, (int)result);
 }
 
-/* Under the lock: that of the thread's GPU. */
+/* Returns the handle of the thread's GPU. The caller holds the lock. */
 static tutti_status find_handle(const tutti_blas_library *blas, cublasHandle_t *handle_out) {
     int gpu = 0;
     TUTTI_TRY(tutti_cuda_device->current(&gpu));
     if (gpu < 0 || gpu >= MOST_GPUS)
-        return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED, "products on GPU %d: there may be %d", gpu, MOST_GPUS);
+        return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
+                                     "GPU %d cannot compute products: at most %d GPUs are supported", gpu, MOST_GPUS);
     if (handles[gpu] == NULL) {
         cublasHandle_t made = NULL;
-        TUTTI_TRY(check(blas->create(&made), "its start"));
+        TUTTI_TRY(check(blas->create(&made), "creating a handle"));
         handles[gpu] = made;
     }
     *handle_out = handles[gpu];
     return TUTTI_OK;
 }
 
-/* `count` products c = op(a) op(b), or c += it, row-major. The strides count elements between consecutive matrices. */
+/* `count` products c = op(a) op(b), or c += op(a) op(b), row-major. The strides count elements between consecutive
+ * matrices. */
 typedef struct products {
     tutti_type type;
     bool transpose_a, transpose_b, adds;
@@ -93,7 +96,7 @@ size_t tutti_gpu_op_matmul_scratch(const tutti_kernel_matmul_args *args) {
     return args->m == 0 || args->n == 0 || args->k == 0 ? 0 : WORKSPACE_BYTES;
 }
 
-/* The innermost batch dimension goes as one call, those around it as many. */
+/* The innermost batch dimension takes one call; there is one such call for each index of the outer ones. */
 tutti_status tutti_gpu_op_matmul(tutti_stream stream, const tutti_kernel_matmul_args *args, void *scratch) {
     const size_t bytes = bytes_of(args->type);
     int64_t index[TUTTI_KERNEL_MOST_DIMS] = {0}, rows = args->m;
@@ -148,7 +151,7 @@ static size_t taps_of(const tutti_kernel_window *w) {
     return (size_t)w->kernel_height * (size_t)w->kernel_width * (size_t)w->channels;
 }
 
-/* At least one; a product has less than 2^31 rows. */
+/* Returns at least one; a product must have less than 2^31 rows. */
 static int64_t images_at_once(tutti_type type, const tutti_kernel_window *w) {
     const size_t pixels = pixels_of(w), image_bytes = pixels * taps_of(w) * bytes_of(type);
     int64_t images = w->batch;
@@ -168,7 +171,7 @@ size_t tutti_gpu_op_conv_scratch(tutti_type type, const tutti_kernel_window *w, 
     return WORKSPACE_BYTES + columns_bytes(type, w);
 }
 
-/* Some images: their columns, and their part of y or dy. */
+/* Some images, with their columns and their part of y or dy. */
 typedef struct some {
     int64_t first, count;
     size_t rows, x_at, y_at; /* rows of the product; bytes from the beginning of x and of y */

@@ -1,14 +1,15 @@
 /*
  * Sums, minima and maxima over a set of dimensions.
  *
- * Dimensions are merged until kept and reduced ones alternate. Where the last one is kept a thread folds terms of one result, and
- * its neighbours those of the next ones; where it is reduced the threads of a block fold the terms of one result, side by side in
- * memory. Few results of many terms are folded in groups, whose results (`partials`) are then joined: op_sums.h.
+ * Dimensions are merged until kept and reduced ones alternate. If the last one is kept, a thread folds terms of one
+ * result, and its neighbours those of the next results; if it is reduced, the threads of a block fold the terms of
+ * one result, which are side by side in memory. Few results of many terms are folded in groups, whose results
+ * (`partials`) are then joined: op_sums.h.
  */
 #include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/op_sums.h"
 
-#define BLOCK_TERMS ((size_t)4096) /* that a block should have at least */
+#define BLOCK_TERMS ((size_t)4096) /* the fewest for a block */
 
 struct nest {
     tutti_reduction reduction;
@@ -17,7 +18,7 @@ struct nest {
     bool by_blocks;
 };
 
-/* Sums of floats are kept in float64; everything else in what holds its type. */
+/* Sums of floats are kept in float64; all other sums in a type that holds the element's type. */
 template <tutti_type TYPE> struct total_of { typedef double type; };
 #define WHOLE(kind, total)                                                                                             \
     template <> struct total_of<kind> { typedef total type; };
@@ -50,7 +51,7 @@ template <tutti_type TYPE> static __device__ inline typename total_of<TYPE>::typ
     else return reduction == TUTTI_MIN ? INT64_MAX : INT64_MIN;
 }
 
-/* Of bool, sums are or, as maxima. */
+/* For bool, a sum is `or`, and so is a maximum. */
 template <tutti_type TYPE> static __device__ inline tutti_reduction meaning(tutti_reduction reduction) {
     return TYPE == TUTTI_BOOL && reduction == TUTTI_SUM ? TUTTI_MAX : reduction;
 }
@@ -69,7 +70,7 @@ static __device__ inline typename total_of<TYPE>::type load_term(const nest &n, 
     return (typename total_of<TYPE>::type)of<TYPE>::load(((const typename of<TYPE>::stored *)x)[base + at[0]]);
 }
 
-/* A thread for each result and group; partials[group, result]. */
+/* One thread per result and group; partials[group, result]. */
 template <tutti_type TYPE> static __global__ void fold_columns(nest n, const void *x, void *partials, void *y) {
     typedef typename total_of<TYPE>::type total;
     const tutti_reduction reduction = meaning<TYPE>(n.reduction);
@@ -85,7 +86,7 @@ template <tutti_type TYPE> static __global__ void fold_columns(nest n, const voi
     }
 }
 
-/* A block for each result and group. */
+/* One block per result and group. */
 template <tutti_type TYPE> static __global__ void fold_rows(nest n, const void *x, void *partials, void *y) {
     typedef typename total_of<TYPE>::type total;
     __shared__ total sums[OP_THREADS];
@@ -120,7 +121,7 @@ template <tutti_type TYPE> static __global__ void join(nest n, const void *parti
     }
 }
 
-/* What a reduction over nothing gives. */
+/* The result of a reduction over nothing. */
 template <tutti_type TYPE> static __global__ void fill_identity(tutti_reduction reduction, size_t count, void *y) {
     const double infinite = reduction == TUTTI_MIN ? INFINITY : -INFINITY;
     FOR_EACH(i, count) {

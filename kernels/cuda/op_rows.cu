@@ -1,13 +1,13 @@
 /*
- * Rows: softmax and its loss, whose rows are the classes of a sample, and rows of a table by their indices.
+ * Rows: softmax and its loss, whose rows are the classes of a sample; and rows of a table selected by indices.
  *
- * A block, or a thread where rows are short, does a row: its largest element, then its sum, then the results.
+ * A block, or a thread where rows are short, computes a row: its largest element, then its sum, then the results.
  */
 #include "kernels/cuda/op_element.h"
 #include "kernels/cuda/op_kernels.h"
 
 #define ROW_THREADS 128
-#define SHORT_ROW   64 /* elements of a row for which a thread is enough */
+#define SHORT_ROW   64 /* rows with fewer elements take one thread each */
 
 #define FUNCTIONS(suffix, element)                                                                                     \
     static __device__ inline element exp_below(element x) {                                                            \
@@ -16,9 +16,9 @@
 FUNCTIONS(f32, float)
 FUNCTIONS(f64, double)
 
-/* ---------------------------------------------------------------------------------------- by THREADS of a row */
+/* ---------------------------------------------------------------------------------------- THREADS per row */
 
-/* The rows of this block, or this thread. */
+/* The rows of this block or thread. */
 template <int THREADS_> static __device__ inline size_t first_row() {
     return THREADS_ == 1 ? (size_t)blockIdx.x * blockDim.x + threadIdx.x : blockIdx.x;
 }
@@ -29,7 +29,7 @@ template <int THREADS_> static __device__ inline size_t first_column() {
     return THREADS_ == 1 ? 0 : threadIdx.x;
 }
 
-/* All threads get what theirs together give. */
+/* Every thread gets the sum, or maximum, of all their values. */
 template <int THREADS_> static __device__ inline double join(bool adds, double mine) {
     if constexpr (THREADS_ == 1) return mine;
     else {
@@ -43,12 +43,12 @@ template <int THREADS_> static __device__ inline double join(bool adds, double m
         }
         __syncthreads();
         const double result = values[0];
-        __syncthreads(); /* before they are written anew */
+        __syncthreads(); /* before the next call overwrites them */
         return result;
     }
 }
 
-/* NaN may be passed over: the sums that follow have it. */
+/* A NaN may be skipped here: the sums that follow include it. */
 template <typename Real, int THREADS_> static __device__ inline Real largest(size_t classes, const Real *x) {
     Real best = -(Real)INFINITY;
     for (size_t c = first_column<THREADS_>(); c < classes; c += THREADS_) best = x[c] > best ? x[c] : best;
@@ -95,7 +95,7 @@ static __global__ void exp_sums(size_t rows, size_t classes, const Real *x, cons
 
 /* ------------------------------------------------------------------------------------------------ labels */
 
-/* As tutti_kernel_labels; addresses go by themselves. */
+/* As tutti_kernel_labels, without the addresses, which are arguments of their own. */
 struct classed {
     bool wide; /* int64 */
     int64_t classes, first;
@@ -113,7 +113,7 @@ static __device__ inline int64_t whole_at(bool wide, const void *values, size_t 
     return wide ? ((const int64_t *)values)[i] : ((const int32_t *)values)[i];
 }
 
-/* The label's column; `classes` if this rank has it not. */
+/* The label's column; `classes` if this rank does not have it. */
 static __device__ inline size_t column_of(int64_t label, const classed &labels, size_t classes) {
     const int64_t column = label - labels.first;
     return is_label(label, labels) && column >= 0 && (uint64_t)column < classes ? (size_t)column : classes;
@@ -241,7 +241,7 @@ tutti_status tutti_gpu_op_cross_entropy_backward(tutti_stream stream, tutti_type
 
 /* ------------------------------------------------------------------------------------------------ embedding */
 
-/* The row of this rank's part of the table; -1 if it has it not. */
+/* The row of this rank's part of the table; -1 if this rank does not have it. */
 struct table_part {
     bool wide; /* indices are int64 */
     int64_t first, rows;
@@ -278,10 +278,10 @@ tutti_status tutti_gpu_op_embedding(tutti_stream stream, const tutti_kernel_embe
 #undef RUN
 }
 
-#define MOST_SHARES 512 /* of the table's rows: each reads all indices */
+#define MOST_SHARES 512 /* shares of the table's rows: each reads all indices */
 
-/* A block has rows [first, end) of the table and OP_THREADS columns: it looks through all indices, and adds the rows that are its
- * own in the order of the indices, so without atomics. */
+/* A block owns rows [first, end) of the table and OP_THREADS columns: it scans all indices, and adds its own rows in
+ * the order of the indices, so without atomics. */
 template <typename Real>
 static __global__ void add_to_table(table_part part, int64_t rows_each, size_t count, size_t width, const void *indices,
                                     const Real *dy, Real *dtable) {

@@ -1,5 +1,5 @@
 /*
- * The table of the operators on a GPU, of which libtutti_ops computes with tensors in CUDA memory.
+ * The table of the operators on a GPU, which libtutti_ops uses for tensors in CUDA memory.
  */
 #include "kernels/cuda/compute.h"
 #include "kernels/cuda/op_kernels.h"

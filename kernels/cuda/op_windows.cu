@@ -1,13 +1,15 @@
 /*
- * Windows that slide over images, for the operators: unfolding for convolutions, folding back, pooling, in both reals.
+ * Windows that slide over images, for the operators: unfolding for convolutions, folding back, and pooling, in
+ * float32 and float64.
  *
- * A thread computes an element of the result and reads all that it depends on, in the host's order: nothing is added up by several
- * threads. Extents are below 2^31, counts of elements are not.
+ * A thread computes an element of the result and reads all its terms in the host's order: no sum is split among
+ * threads. Extents are below 2^31, counts of elements need not be.
  */
 #include "kernels/cuda/op_element.h"
 #include "kernels/cuda/op_kernels.h"
 
-/* Kernel rows (or columns) [begin, end) of a window that lie on the image, and where its first one lies, in the padding maybe. */
+/* Kernel rows (or columns) [begin, end) of a window that lie on the image; origin: its first row, maybe in the
+ * padding. */
 struct cut {
     int64_t begin, end, origin;
 };
@@ -29,9 +31,9 @@ static __device__ inline cut cut_columns(const tutti_kernel_window &w, int64_t o
     return cut_line(out_column, w.stride_width, w.pad_left, w.kernel_width, w.in_width);
 }
 
-/* Windows [begin, end) along a line that see a place of it. */
+/* Windows [begin, end) along a line that cover `place`. */
 static __device__ inline cut seen_by(int64_t place, int64_t stride, int64_t pad, int64_t kernel, int64_t windows) {
-    const int64_t at = place + pad; /* behind the first padded one */
+    const int64_t at = place + pad; /* counted from the first padded one */
     cut c;
     c.origin = at;
     c.begin = at < kernel ? 0 : (at - kernel) / stride + 1;
@@ -66,7 +68,7 @@ static __device__ inline size_t pixel_of_y(const tutti_kernel_window &w, int64_t
 
 /* ------------------------------------------------------------------------------------------------ columns */
 
-/* x and columns begin at the first of the images. */
+/* x and columns begin at the first image. */
 template <typename Real>
 static __global__ void unfold(tutti_kernel_window w, size_t count, const Real *x, Real *columns) {
     const int64_t row_count = w.kernel_width * w.channels, taps = w.kernel_height * row_count;
@@ -170,7 +172,7 @@ static __global__ void max_forward(tutti_kernel_window w, size_t count, const Re
     }
 }
 
-/* Has the window its maximum at this pixel of its image: the first of equals, the last NaN? */
+/* Is this pixel the window's maximum: the first of equals, the last NaN? */
 template <typename Real>
 static __device__ inline bool is_largest(const tutti_kernel_window &w, const Real *image, cut rows, cut across,
                                          int64_t at_row, int64_t at_column) {
@@ -207,7 +209,7 @@ static __global__ void max_backward(tutti_kernel_window w, size_t count, const R
 
 /* ---------------------------------------------------------------------------------------- pooling by average */
 
-/* 1 / the number of pixels that count; 0: there is none. */
+/* 1 / the number of pixels that count; 0 if there are none. */
 template <typename Real>
 static __device__ inline Real share_of(const tutti_kernel_window &w, cut rows, cut across, bool count_padding) {
     const int64_t inside = (rows.end - rows.begin) * (across.end - across.begin);

@@ -1,16 +1,16 @@
 /*
- * Optimizer steps on many arrays with one launch. Each block takes a run of one array; which one, it finds by the number of
- * the first block of each.
+ * Optimizer steps on many arrays with one launch. Each block takes a run of one array; it finds the array by a search
+ * in the numbers of the arrays' first blocks.
  */
 #include "kernels/cuda/quad.h"
 
-/* What fits into the 4 KiB of a launch's arguments. */
+/* The most that fits into the 4 KiB of a launch's arguments. */
 #define MOST_PIECES 64
-#define RUN         (THREADS * 4) /* elements of a block */
+#define RUN         (THREADS * 4) /* elements per block */
 
 struct piece_list {
     tutti_optimizer_piece pieces[MOST_PIECES];
-    unsigned first_blocks[MOST_PIECES + 1]; /* the last one: of all */
+    unsigned first_blocks[MOST_PIECES + 1]; /* the last one: the number of all blocks */
     int npieces;
 };
 

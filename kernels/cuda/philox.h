@@ -1,5 +1,5 @@
 /*
- * Philox4x32-10 on a GPU: the numbers of kernels/host/random.c.
+ * Philox4x32-10 on a GPU: the same numbers as kernels/host/random.c.
  */
 #ifndef TUTTI_KERNELS_CUDA_PHILOX_H
 #define TUTTI_KERNELS_CUDA_PHILOX_H

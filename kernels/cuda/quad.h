@@ -1,5 +1,5 @@
 /*
- * Several floats at once, and the sums about blocks and indices that all kernels make.
+ * Several floats at once, and the arithmetic on blocks and indices that all kernels share.
  */
 #ifndef TUTTI_KERNELS_CUDA_QUAD_H
 #define TUTTI_KERNELS_CUDA_QUAD_H
@@ -10,9 +10,9 @@
 #include "kernels/cuda/divide.h"
 #include "kernels/cuda/grid.h"
 
-#define THREADS 256 /* of a block, where nothing asks for another number */
+#define THREADS 256 /* per block, unless a kernel needs another number */
 
-/* p is a multiple of 16 bytes. */
+/* p must be a multiple of 16 bytes. */
 static __device__ inline float4 load_quad(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
 }
@@ -21,7 +21,7 @@ static __device__ inline void store_quad(float *p, float4 quad) {
     *reinterpret_cast<float4 *>(p) = quad;
 }
 
-/* WIDTH neighbours, which are read and written as one. */
+/* WIDTH neighbours, read and written as one. */
 template <int WIDTH, typename Element = float> struct alignas(WIDTH * sizeof(Element)) group { Element at[WIDTH]; };
 
 template <int WIDTH, typename Element> static __device__ inline group<WIDTH, Element> load_group(const Element *p) {

@@ -1,6 +1,6 @@
 /*
- * Truncated normal deviates, as kernels/host/random.c draws them: a thread draws one, until it lies within two standard
- * deviations.
+ * Truncated normal deviates, as kernels/host/random.c draws them: a thread draws a number until it lies within two
+ * standard deviations.
  */
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /*
- * Recording a step: a CUDA graph, captured from the compute's stream and all that wait for it.
+ * Recording a step: a CUDA graph, captured from the compute's stream and all streams that wait for it.
  *
- * The capture is of this thread only: what other threads of the process do meanwhile, our own among them, neither joins nor
- * ends it.
+ * The capture covers this thread only: calls of the process's other threads, Tutti's own included, neither join nor
+ * end it.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct tutti_recording {
 
 static tutti_status check(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return TUTTI_OK;
-    (void)cudaGetLastError(); /* or the next launch would report it */
+    (void)cudaGetLastError(); /* otherwise the next launch would report it */
     return tutti_cuda_host->fail(TUTTI_ERR_SYSTEM, "%s a step on the GPU: %s", what, cudaGetErrorString(error));
 }
 

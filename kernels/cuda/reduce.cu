@@ -8,8 +8,8 @@
 
 namespace {
 
-/* A processor holds 4 to 8 blocks, by the kernel's registers: of several times as many each gets its share to the end, and
- * what a block costs to start is still small beside its work. */
+/* A processor holds 4 to 8 blocks at once, depending on the kernel's registers. With several times as many, all
+ * processors stay busy to the end, and the cost of starting a block is still small compared with its work. */
 constexpr size_t blocks_per_processor = 32;
 
 unsigned blocks_for(size_t items, size_t most) {
@@ -53,7 +53,7 @@ extern "C" cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies,
     return cudaGetLastError();
 }
 
-/* The host's memory is slow: a block for each processor has as much on its way as the bus takes. */
+/* The host's memory is slow: one block per processor keeps enough loads under way to fill the bus. */
 extern "C" cudaError_t tutti_cuda_launch_counted(tutti_cuda_move most, const uint64_t *bytes_at, int processors,
                                                  cudaStream_t stream) {
     const unsigned blocks = blocks_for(most.bytes / vector_bytes, (size_t)processors);

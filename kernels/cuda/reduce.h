@@ -1,5 +1,5 @@
 /*
- * Reductions and copies by kernels: what memory of a GPU has instead of kernels/host/reduce.c.
+ * Reductions and copies by kernels: GPU memory's counterpart of kernels/host/reduce.c.
  */
 #ifndef TUTTI_KERNELS_CUDA_REDUCE_H
 #define TUTTI_KERNELS_CUDA_REDUCE_H

@@ -1,13 +1,15 @@
 /*
- * What happens to one element in a reduction on a GPU: kernels/host/reduce_loops.h once more, in a form that nvcc compiles for
- * the GPU and any C compiler for the host, where a test holds it against the host's loops, bit for bit.
+ * What happens to one element in a reduction on a GPU: the arithmetic of kernels/host/reduce_loops.h in a form that
+ * nvcc compiles for the GPU and any C compiler for the host, where a test compares it with the host's loops, bit for
+ * bit.
  *
- * A stored element is started (widened, multiplied by its source's factor), combined with what came before, and finished
- * (scaled, rounded, narrowed) once. `fold` is a constant wherever these functions are called. 8- and 16-bit integers are
- * computed in 32 bits: sums and products have the right low bits, and nothing else may grow.
+ * A stored element is started (widened, multiplied by its source's factor), combined with the result so far, and
+ * finished (scaled, rounded, narrowed) once. `fold` is a constant wherever these functions are called. 8- and 16-bit
+ * integers are computed in 32 bits: sums and products have the right low bits, and no other operation can exceed the
+ * type.
  *
- * Invariant: every operation is exactly rounded or on integers, none is fused, and a NaN that is computed is the positive quiet
- * one without payload. Compiled with -fmad=false, and without flush-to-zero.
+ * Invariant: every operation is exactly rounded or on integers, none is fused, and a computed NaN is the positive
+ * quiet NaN without payload. Compiled with -fmad=false, and without flush-to-zero.
  */
 #ifndef TUTTI_KERNELS_CUDA_REDUCE_ELEMENT_H
 #define TUTTI_KERNELS_CUDA_REDUCE_ELEMENT_H
@@ -32,18 +34,18 @@ typedef enum tutti_cuda_finish {
     TUTTI_CUDA_AS_IT_IS,
     TUTTI_CUDA_TIMES,         /* avg where 1 / divisor is exact */
     TUTTI_CUDA_OVER,          /* avg of floats otherwise */
-    TUTTI_CUDA_OVER_UNSIGNED, /* of integers */
+    TUTTI_CUDA_OVER_UNSIGNED, /* avg of integers */
     TUTTI_CUDA_OVER_SIGNED
 } tutti_cuda_finish;
 
-/* What is the same for all elements of a call. */
+/* The values that are the same for all elements of a call. */
 typedef struct tutti_cuda_rule {
     tutti_cuda_fold fold;
     tutti_cuda_finish finish;
     bool premul;    /* each source has a factor */
-    bool normalise; /* bool: any byte but 0 is 1 */
+    bool normalise; /* bool: any byte other than 0 becomes 1 */
     uint64_t bias;  /* sign bit of signed integers, else 0: compared without it, they have the order of unsigned ones */
-    double scale;   /* floats: what TIMES and OVER take */
+    double scale;   /* floats: the operand of TIMES and OVER */
     int32_t divisor;
 } tutti_cuda_rule;
 
@@ -63,8 +65,8 @@ ELEMENT_INLINE float narrow_f32(float value) {
     return value;
 }
 
-/* Equal numbers differ at most in the sign of zero, which or (min) and and (max) of the bits settle. Times 1 changes nothing:
- * one product for all, with or without factors, is less work than a choice for each element. */
+/* Equal numbers differ at most in the sign of zero, which `or` (min) and `and` (max) of the bits settle. Multiplying
+ * by 1 changes nothing: one product for all, with or without factors, is less work than a choice for each element. */
 #define ELEMENT_FLOATS(name, number, word, nan_bits)                                                                   \
     ELEMENT_INLINE number name##_of(word bits) {                                                                       \
         number value;                                                                                                  \

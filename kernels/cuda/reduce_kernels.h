@@ -1,12 +1,15 @@
 /*
- * The kernels of reductions and copies: code of the GPU, without what starts it (reduce.cu), so that a test can compile it for the
- * host and run its threads there (tests/support/reduce_threads.cc). There is one kernel for each layout of an element; what is done with the elements is the
- * same for all threads of a call, and is decided once for each 16 bytes of a source: memory is slower than that.
+ * The kernels of reductions and copies: the GPU code without its launch (reduce.cu), so that a test can compile it
+ * for the host and run its threads there (tests/support/reduce_threads.cc). There is one kernel per layout of an
+ * element. The operation on the elements is the same for all threads of a call, and is decided once per 16 bytes of a
+ * source: memory is slower than that.
  *
- * A thread takes 16 bytes of the result at a time, at the same place in all sources, which it reads two at a time, in order,
- * and writes to every result. Where buffers are not aligned alike, and at the ends, it takes an element at a time.
+ * A thread takes 16 bytes of the result at a time, at the same place in all sources, which it reads two at a time, in
+ * order, and writes to every result. Where buffers are not aligned alike, and at the ends, it takes one element at a
+ * time.
  *
- * Invariant: each byte of the sources is read once, by the thread that later writes that place; so a result may be a source.
+ * Invariant: each byte of the sources is read once, by the thread that later writes that place; so a result may be a
+ * source.
  */
 #ifndef TUTTI_KERNELS_CUDA_REDUCE_KERNELS_H
 #define TUTTI_KERNELS_CUDA_REDUCE_KERNELS_H
@@ -18,7 +21,7 @@
 
 namespace {
 
-constexpr int threads_per_block = 256, vector_bytes = 16; // of a block; that a thread moves at once
+constexpr int threads_per_block = 256, vector_bytes = 16; // threads; bytes that a thread moves at once
 
 /* Element `stored` of a buffer, `wide` when it is widened, `acc` while it is computed with. */
 #define FAMILY(name, stored_type, wide_type, acc_type, widen_element, start_element, combine_element, finish_element,  \
@@ -60,7 +63,7 @@ WHOLE(u64, uint64_t, uint64_t)
 
 #define FOR_LANES _Pragma("unroll") for (int i = 0; i < LANES; i++)
 
-/* As many elements as are moved at once. */
+/* The elements that are moved at once. */
 template <class E, int LANES> struct alignas(LANES * sizeof(typename E::stored)) lanes {
     typename E::stored x[LANES];
     __device__ __forceinline__ void widen(typename E::wide (&wide)[LANES]) const {
@@ -111,7 +114,7 @@ template <class E, int LANES>
 __device__ __forceinline__ void finish_all(const tutti_cuda_rule &rule, const typename E::acc (&acc)[LANES],
                                            lanes<E, LANES> &out) {
     typename E::wide wide[LANES];
-    /* Decided once for what is common; quotients take so long that nothing is lost where each lane decides. */
+    /* Common rules are decided once for all lanes; a quotient takes so long that a decision per lane costs nothing. */
     if (rule.finish == TUTTI_CUDA_AS_IT_IS) FOR_LANES wide[i] = E::finish(TUTTI_CUDA_AS_IT_IS, rule, acc[i]);
     else if (rule.finish == TUTTI_CUDA_TIMES) FOR_LANES wide[i] = E::finish(TUTTI_CUDA_TIMES, rule, acc[i]);
     else FOR_LANES wide[i] = E::finish(rule.finish, rule, acc[i]);
@@ -157,8 +160,8 @@ __global__ void __launch_bounds__(threads_per_block) reduce(const __grid_constan
 
 /* ------------------------------------------------------------------------------------------------- copies */
 
-/* In units of V, to which both sides are aligned after the head; what is before and behind goes byte by byte. Four loads are
- * under way before the first one is needed. */
+/* Copies in units of V, to which both sides are aligned after the head; the bytes before and behind go one at a time.
+ * Four loads are under way before the first one is needed. */
 template <class V> __device__ __forceinline__ void copy_by(const tutti_cuda_move &copy, size_t thread, size_t stride) {
     size_t head = (sizeof(V) - (size_t)copy.dst % sizeof(V)) % sizeof(V);
     if (head > copy.bytes) head = copy.bytes;
@@ -192,13 +195,14 @@ __device__ __forceinline__ void copy_widely(const tutti_cuda_move &copy, size_t 
     else copy_by<char>(copy, thread, stride);
 }
 
-/* Neighbouring blocks are at the same place of different copies: what several of them read is then fetched from memory once. */
+/* Neighbouring blocks are at the same place of different copies: a source that several of them read is then fetched
+ * from memory once. */
 __global__ void __launch_bounds__(threads_per_block) copy_pieces(const __grid_constant__ tutti_cuda_copies copies) {
     const tutti_cuda_move copy = copies.list[blockIdx.x];
     copy_widely(copy, (size_t)blockIdx.y * blockDim.x + threadIdx.x, (size_t)gridDim.y * blockDim.x);
 }
 
-/* Of the move's bytes, as many as are there now. */
+/* Copies the bytes of the move that are there now. */
 __global__ void __launch_bounds__(threads_per_block) copy_counted(tutti_cuda_move most, const uint64_t *bytes_at) {
     const size_t bytes = (size_t) * (const volatile uint64_t *)bytes_at;
     if (bytes < most.bytes) most.bytes = bytes;

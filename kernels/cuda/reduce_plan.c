@@ -1,6 +1,7 @@
 /*
- * From a reduction as callers describe it (kernels/reduce.h) to what the kernels do. The rules are those of
- * kernels/host/reduce.c: what one of the two changes, the other must as well; tests/test_device_arithmetic.c tells.
+ * Turns a reduction as callers describe it (kernels/reduce.h) into arguments of the kernels. The rules are those of
+ * kernels/host/reduce.c: a change to one of the two needs the same change to the other, which
+ * tests/test_device_arithmetic.c checks.
  */
 #include "kernels/cuda/reduce_plan.h"
 
@@ -50,7 +51,7 @@ static tutti_cuda_fold fold_of(tutti_type type, tutti_reduction reduction) {
     return (type == TUTTI_BOOL ? of_bool : folds)[reduction];
 }
 
-/* Multiplying by the reciprocal of a power of two gives the same bits as dividing, sooner. */
+/* Multiplying by the reciprocal of a power of two gives the same bits as dividing, and is faster. */
 static void set_divisor(tutti_cuda_rule *rule, const type_row *type, int divisor) {
     bool power_of_two = (divisor & (divisor - 1)) == 0;
     rule->divisor = divisor;
@@ -60,7 +61,7 @@ static void set_divisor(tutti_cuda_rule *rule, const type_row *type, int divisor
                                    : TUTTI_CUDA_OVER;
 }
 
-/* What no integer type holds goes to the nearest end. */
+/* Factors out of the range of 64-bit integers become the nearest limit. */
 static uint64_t whole_factor(double factor) {
     if (factor >= 0x1p64) return UINT64_MAX;
     if (factor >= 0) return (uint64_t)factor;
@@ -72,7 +73,7 @@ static uint64_t factor_bits(const type_row *type, double factor) {
     return type->bytes == 8 ? f64_bits(factor) : f32_bits((float)factor);
 }
 
-/* One source as it is: its bits are moved, whatever they mean. */
+/* One unchanged source: its bits are copied, whatever they mean. */
 static bool is_copy(const tutti_reduce_args *args) {
     return args->nsrcs == 1 && args->type != TUTTI_BOOL && args->reduction != TUTTI_PREMUL_SUM &&
            (args->reduction != TUTTI_AVG || args->divisor == 1);
@@ -82,7 +83,7 @@ static tutti_cuda_family family_by_bytes(size_t bytes) {
     return bytes == 1 ? TUTTI_CUDA_U8 : bytes == 2 ? TUTTI_CUDA_U16 : bytes == 4 ? TUTTI_CUDA_U32 : TUTTI_CUDA_U64;
 }
 
-/* All buffers the same way off a multiple of 16: then vectors of 16 bytes lie in all of them. */
+/* If all addresses have the same remainder modulo 16, vectors of 16 bytes are aligned in all buffers. */
 static void set_vectors(tutti_cuda_reduce_plan *plan, size_t bytes) {
     uintptr_t off = (uintptr_t)plan->dsts[0] % 16;
     bool together = off % bytes == 0;
@@ -106,7 +107,7 @@ void tutti_cuda_reduce_make_plan(const tutti_reduce_args *args, void *const *dst
     set_vectors(plan_out, type->bytes);
     if (is_copy(args)) {
         plan_out->family = family_by_bytes(type->bytes);
-        return; /* the sum of one integer */
+        return; /* the rule stays zero: the sum of one integer */
     }
     plan_out->family = type->family;
     rule->fold = fold_of(args->type, args->reduction);

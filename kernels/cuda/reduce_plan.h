@@ -1,5 +1,6 @@
 /*
- * Reductions and copies as the kernels take them: by value, ready to run. Made on the host, by code that needs no GPU.
+ * Reductions and copies as the kernels take them: by value, ready to run. Made on the host, by code that needs no
+ * GPU.
  */
 #ifndef TUTTI_KERNELS_CUDA_REDUCE_PLAN_H
 #define TUTTI_KERNELS_CUDA_REDUCE_PLAN_H
@@ -11,7 +12,7 @@
 
 #define TUTTI_CUDA_MOST_BUFFERS 64
 
-/* By the layout of an element; there is one kernel of each. */
+/* The layout of an element; there is one kernel for each. */
 typedef enum tutti_cuda_family {
     TUTTI_CUDA_F32,
     TUTTI_CUDA_F64,
@@ -26,15 +27,14 @@ typedef enum tutti_cuda_family {
     TUTTI_CUDA_FAMILY_COUNT
 } tutti_cuda_family;
 
-/* A kernel's argument: it must stay below 4 KiB. */
+/* A kernel's argument: its size must stay below 4 KiB. */
 typedef struct tutti_cuda_reduce_plan {
     tutti_cuda_rule rule;
     tutti_cuda_family family;
     int nsrcs, ndsts;
     size_t count;
-    size_t
-        head; /* elements before the first address that is a multiple of 16, where that is one for all buffers; else count */
-    size_t vectors; /* of 16 bytes, after the head; what is left is the tail */
+    size_t head; /* elements before the first address that is a multiple of 16 if all buffers share one; else count */
+    size_t vectors; /* of 16 bytes, after the head; the rest is the tail */
     const void *srcs[TUTTI_CUDA_MOST_BUFFERS];
     void *dsts[TUTTI_CUDA_MOST_BUFFERS];
     uint64_t factors[TUTTI_CUDA_MOST_BUFFERS]; /* bits of a float or double, or an integer modulo 2^64 */
@@ -48,7 +48,7 @@ typedef struct tutti_cuda_move {
     size_t bytes;
 } tutti_cuda_move;
 
-/* Many copies, a kernel's argument as well. */
+/* Many copies; also a kernel's argument. */
 typedef struct tutti_cuda_copies {
     int count;
     tutti_cuda_move list[TUTTI_CUDA_MOST_COPIES];

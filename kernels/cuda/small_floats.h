@@ -1,12 +1,13 @@
 /*
- * Floats of 16 and 8 bits to float32 and back, as kernels/host/reduce_loops.h does it: one, or all in a word of 32 bits, the first
- * one in its lowest bits.
+ * Floats of 16 and 8 bits to float32 and back, as kernels/host/reduce_loops.h converts them: one, or all in a word of
+ * 32 bits, the first one in its lowest bits.
  *
- * GPUs have instructions for it: float16 in all of them, float8 from compute capability 8.9 on. Anywhere else, and so on the
- * host, it is integer arithmetic. A test puts models of the instructions in their place (SMALL_FLOATS_MODEL names the file).
+ * GPUs have instructions for it: all of them for float16, and from compute capability 8.9 on for float8. Elsewhere,
+ * and so on the host, it is integer arithmetic. A test replaces the instructions by models (SMALL_FLOATS_MODEL names
+ * the file).
  *
- * Invariant: numbers become the same bits in every way of the three, to nearest even. A NaN stays a NaN; narrowed it has the
- * code that is given here, and its sign, which may be lost where a whole word is narrowed.
+ * Invariant: all three ways convert numbers to the same bits, rounded to nearest even. A NaN stays a NaN; narrowed,
+ * it has the code given here and keeps its sign, which may be lost where a whole word is narrowed.
  */
 #ifndef TUTTI_KERNELS_CUDA_SMALL_FLOATS_H
 #define TUTTI_KERNELS_CUDA_SMALL_FLOATS_H
@@ -35,8 +36,8 @@ ELEMENT_INLINE float element_float(uint32_t bits) {
 
 /* -------------------------------------------------------------------------------------- integer arithmetic */
 
-/* A float of one sign bit, exponent and mantissa, laid out like float32 but shorter: moved to float32's place it is off by a
- * power of two, subnormals too. */
+/* A float of one sign bit, exponent and mantissa, laid out like float32 but shorter: moved to float32's place, it is
+ * off by a power of two; so are subnormals. */
 ELEMENT_INLINE float element_widen(uint32_t code, int bits, int mantissa_bits, int bias, uint32_t special_from) {
     const uint32_t magnitude = code & ((1u << (bits - 1)) - 1), place = magnitude << (23 - mantissa_bits);
     const float number = element_float(place) * element_float((uint32_t)(127 + 127 - bias) << 23);
@@ -44,7 +45,7 @@ ELEMENT_INLINE float element_widen(uint32_t code, int bits, int mantissa_bits, i
     return element_float((magnitude >= special_from ? special : element_bits(number)) | code >> (bits - 1) << 31);
 }
 
-/* To nearest even; magnitudes from `overflow_at` on become `overflow_code`. */
+/* Rounds to nearest even; magnitudes from `overflow_at` on become `overflow_code`. */
 ELEMENT_INLINE uint32_t element_narrow(float value, int bits, int mantissa_bits, int bias, uint32_t overflow_at,
                                        uint32_t overflow_code, uint32_t nan_code) {
     const int shift = 23 - mantissa_bits;
@@ -63,10 +64,11 @@ ELEMENT_INLINE uint32_t element_narrow(float value, int bits, int mantissa_bits,
 
 /* -------------------------------------------------------------------------------------------- instructions */
 
-/* Of a pair, the first one is in the lower half. NaN becomes 0x7fff in float16, 0x7f in float8, and loses its sign. */
+/* In a pair, the first float is in the lower half. NaN becomes 0x7fff in float16, 0x7f in float8, and loses its
+ * sign. */
 #if defined(__CUDA_ARCH__)
 
-#define SMALL_FLOATS_16 1 /* those of 16 bits are converted by instructions, those of 8 bits too */
+#define SMALL_FLOATS_16 1 /* instructions convert floats of 16 bits; SMALL_FLOATS_8: of 8 bits */
 #define SMALL_FLOATS_8  (__CUDA_ARCH__ >= 890)
 
 ELEMENT_INLINE float convert_f16(uint16_t code) {
@@ -88,13 +90,14 @@ ELEMENT_INLINE uint32_t convert_to_f16_pair(float first, float second) {
     return convert_to_f16(first) | (uint32_t)convert_to_f16(second) << 16;
 #endif
 }
-/* All bits of a half are set where it is NaN. */
+/* Sets all bits of each half that is NaN. */
 ELEMENT_INLINE uint32_t nan_halves(uint32_t pair) {
     uint32_t halves;
     asm("set.neu.u32.f16x2 %0, %1, %1;" : "=r"(halves) : "r"(pair));
     return halves;
 }
-/* Bytes of a word, the lower two or the upper two, each above a byte of zeros: float8 e5m2 is the upper byte of float16. */
+/* Bytes of a word, the lower two or the upper two, each above a byte of zeros: float8 e5m2 is the upper byte of
+ * float16. */
 ELEMENT_INLINE uint32_t lower_bytes_to_halves(uint32_t word) {
     uint32_t halves;
     asm("prmt.b32 %0, %1, 0, 0x1404;" : "=r"(halves) : "r"(word));
@@ -111,7 +114,7 @@ ELEMENT_INLINE uint32_t convert_e4m3_pair_to_f16(uint16_t codes) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
     return pair;
 }
-/* What is too large becomes the largest number. */
+/* Numbers that are too large become the largest number. */
 ELEMENT_INLINE uint16_t convert_to_e4m3_pair(float first, float second) {
     uint16_t codes;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
@@ -207,7 +210,8 @@ ELEMENT_INLINE float widen_e5m2(uint8_t code) {
 }
 
 #if SMALL_FLOATS_8
-/* The instruction stops at the largest number, 57344. From half way to the next power of two on it is infinity: one code more. */
+/* The instruction stops at the largest number, 57344. From half way to the next power of two on, the result must be
+ * infinity: one code more. */
 ELEMENT_INLINE uint32_t infinite_e5m2(float value) {
     return fabsf(value) >= 61440 ? 1 : 0;
 }

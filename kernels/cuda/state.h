@@ -1,8 +1,9 @@
 /*
  * Inside of libtutti_cuda.so: errors, the driver's own functions, and the calls that make up the table (module.c).
  *
- * The runtime is linked in statically and finds the driver (libcuda.so.1) when first called, so the module loads where there is
- * none. The driver's functions are looked up by name in the same library, and may be asked for without starting CUDA.
+ * The runtime is linked in statically and looks for the driver (libcuda.so.1) at its first call, so the module also
+ * loads where there is none. The driver's functions are looked up by name in the same library, and may be queried
+ * without starting CUDA.
  */
 #ifndef TUTTI_KERNELS_CUDA_STATE_H
 #define TUTTI_KERNELS_CUDA_STATE_H
@@ -16,20 +17,22 @@
 
 extern const tutti_module_host *tutti_cuda_host;
 
-/* TUTTI_OK, or CUDA's words as an error: "<what>: ...". Forgets the error in CUDA's own record: it is not the program's. */
+/* TUTTI_OK, or an error with CUDA's text: "<what>: ...". Clears the error in CUDA's own record: it is not the
+ * program's. */
 tutti_status tutti_cuda_result(cudaError_t result, const char *what);
 tutti_status tutti_cuda_driver_result(CUresult result, const char *what);
 #define TUTTI_CUDA_TRY(call) TUTTI_TRY(tutti_cuda_result(call, #call))
 
-/* The beginning of every call that needs CUDA. In a child that was forked after CUDA was started here: TUTTI_ERR_FORKED. */
+/* Begins every call that needs CUDA. Fails with TUTTI_ERR_FORKED in a child that was forked after CUDA was started
+ * here. */
 #define TUTTI_CUDA_BEGIN() TUTTI_TRY(tutti_cuda_begin())
 tutti_status tutti_cuda_begin(void);
 bool tutti_cuda_is_forked(void);
-/* Notes that other code has started CUDA in this process. */
+/* Records that other code has started CUDA in this process. */
 void tutti_cuda_note_start(void);
 
-/* What may wait, allocate or ask is forbidden to all threads while one captures a graph in CUDA's global mode; between these two
- * it is permitted, and no part of any capture. */
+/* While one thread captures a graph in CUDA's global mode, no thread may make calls that wait, allocate or query;
+ * between these two functions they are permitted, and are not part of any capture. */
 typedef enum cudaStreamCaptureMode tutti_cuda_mode;
 tutti_cuda_mode tutti_cuda_relax(void);
 void tutti_cuda_unrelax(tutti_cuda_mode mode);
@@ -63,7 +66,7 @@ tutti_status tutti_cuda_use(int device);
 tutti_status tutti_cuda_current(int *device_out);
 void tutti_cuda_leave(int device);
 bool tutti_cuda_in_use(void);
-/* Of the calling thread's GPU. */
+/* Returns the number of processors of the calling thread's GPU. */
 tutti_status tutti_cuda_processors(int *processors_out);
 bool tutti_cuda_stream_waits(void);
 

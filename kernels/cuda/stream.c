@@ -1,6 +1,6 @@
 /*
- * Streams, events, and waiting for values in memory. Waits for a value are the stream's own where the GPU can do that; elsewhere a
- * thread of the driver's polls, one for all streams, so two such waits must never need each other.
+ * Streams, events, and waiting for values in memory. Where the GPU supports it, the stream itself waits for a value;
+ * elsewhere one thread of the driver polls for all streams, so two such waits must never depend on each other.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ tutti_status tutti_cuda_stream_wait_event(tutti_stream stream, tutti_event_handl
 /* ------------------------------------------------------------------------------------------------- values */
 
 typedef struct poll {
-    const uint64_t *at; /* the same address for the host: memory that is pinned, under unified addressing */
+    const uint64_t *at; /* the host's address of the pinned memory */
     uint64_t value;
 } poll;
 
@@ -137,7 +137,7 @@ tutti_status tutti_cuda_wait_value(tutti_stream stream, void *at, uint64_t value
                                     "cuStreamWaitValue64");
 }
 
-/* By default a fence for the whole system comes before the write. */
+/* By default the write is preceded by a system-wide fence. */
 tutti_status tutti_cuda_write_value(tutti_stream stream, void *at, uint64_t value) {
     TUTTI_CUDA_BEGIN();
     if (!tutti_cuda_stream_waits())
@@ -165,7 +165,7 @@ static CUstreamBatchMemOpParams batch_entry(const tutti_device_value *value) {
     return entry;
 }
 
-/* One call of the driver's for all: what a call costs is more than what an operation costs. */
+/* Makes one driver call for all values: a call costs more than an operation. */
 tutti_status tutti_cuda_use_values(tutti_stream stream, const tutti_device_value *values, int count) {
     CUstreamBatchMemOpParams operations[TUTTI_DEVICE_MOST_VALUES];
     assert(count <= TUTTI_DEVICE_MOST_VALUES);

@@ -1,26 +1,28 @@
 /*
- * Windows that slide over images: unfolding for convolutions, folding back, max-pooling; average-pooling by the operators' kernels.
+ * Windows that slide over images: unfolding for convolutions, folding back, max-pooling; average-pooling uses the
+ * operators' kernels.
  *
  *   columns[pixel of the output, ky, kx, channel] = x[the pixel under the window]     0 where it is padding
  *
- * A thread computes one element of the result, or four neighbouring channels of it where channels come in fours. Unfolding writes four
- * neighbouring elements also where they are of several taps. A thread reads all that its elements depend on, so nothing is added up by
- * several threads, and sums have the host's order. A row of blocks takes whole images: indices within an image have 31 bits.
+ * A thread computes one element of the result, or four neighbouring channels if the number of channels is a multiple
+ * of four. Unfolding writes four neighbouring elements even if they belong to several taps. A thread reads all terms
+ * of its elements, so no sum is split among threads, and sums have the host's order. A row of blocks takes whole
+ * images: indices within an image have 31 bits.
  */
 #include "kernels/cuda/bfloat16.h"
 #include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/quad.h"
 #include "kernels/host/rectangle.h"
 
-#define MOST_ROWS     65535 /* of blocks in a grid */
-#define ENOUGH_BLOCKS 4096  /* several for each place on a large GPU */
+#define MOST_ROWS     65535 /* rows of blocks in a grid */
+#define ENOUGH_BLOCKS 4096  /* several waves on a large GPU */
 
-/* A window, with what divides indices. */
+/* A window, with the divisors of indices. */
 struct placed {
     tutti_window window;
     int batch;
     divider by_groups, by_kernel, by_width, by_out_width, by_stride;
-    uint32_t threads; /* with work, for an image */
+    uint32_t threads; /* threads with work per image */
 };
 
 template <int WIDTH> static __device__ inline void store_group(uint16_t *p, const group<WIDTH> &values) {
@@ -47,7 +49,7 @@ static placed place(const tutti_window *window, int batch, size_t elements) {
     return made;
 }
 
-/* Where there are many blocks, a thread takes several images: it finds its place in them but once. */
+/* Where there are many blocks, a thread takes several images, and computes its place in them only once. */
 static dim3 grid_for(const placed &place) {
     const unsigned blocks = blocks_for(place.threads);
     const size_t images_each = (size_t)blocks * place.batch / ENOUGH_BLOCKS;
@@ -65,7 +67,7 @@ static size_t out_count(const tutti_window *window) {
 
 /* ----------------------------------------------------------------------------------------------- unfold */
 
-/* A place in an image's columns; channels are counted in groups. */
+/* A place in an image's columns; `channel` counts groups of channels. */
 struct tap {
     uint32_t channel, kernel_column, kernel_row, out_column, out_row;
 };
@@ -92,7 +94,7 @@ static __device__ inline void advance(tap *at, const placed &where) {
     at->out_row++;
 }
 
-/* The index in an image of x of what belongs there; negative where it is padding. */
+/* The index in an image of x of the element at this place; negative where it is padding. */
 template <int WIDTH> static __device__ inline int32_t source_of(const tap &at, const tutti_window &window) {
     const int row = (int)(at.out_row * window.stride + at.kernel_row) - window.pad_top;
     const int column = (int)(at.out_column * window.stride + at.kernel_column) - window.pad_left;
@@ -100,7 +102,8 @@ template <int WIDTH> static __device__ inline int32_t source_of(const tap &at, c
     return inside ? (row * window.in_width + column) * window.channels + (int)at.channel * WIDTH : -1;
 }
 
-/* A thread writes GROUPS groups of WIDTH channels as one: with one channel or three it goes from tap to tap, and from pixel to pixel. */
+/* A thread writes GROUPS groups of WIDTH channels at once: with one or three channels these span several taps and
+ * pixels. */
 template <int GROUPS, int WIDTH, typename Element>
 static __global__ void unfold(placed where, const float *x, Element *columns) {
     const tutti_window &window = where.window;
@@ -138,7 +141,7 @@ static void start_unfold(tutti_compute *compute, const tutti_window *window, int
         launch(compute, unfold<1, 4, Element>, grid_for(where), THREADS, where, x, columns);
         return;
     }
-    /* All images then start at a multiple of four elements. */
+    /* Then all images start at a multiple of four elements. */
     if (elements % 4 == 0 && (uintptr_t)columns % (4 * sizeof *columns) == 0) {
         where.threads /= 4;
         launch(compute, unfold<4, 1, Element>, grid_for(where), THREADS, where, x, columns);
@@ -154,9 +157,9 @@ void tutti_gpu_unfold(tutti_compute *compute, const tutti_window *window, int ba
     else start_unfold(compute, window, batch, x, (float *)columns);
 }
 
-/* ----------------------------------------------------------------------- windows that see a pixel, and folding */
+/* ----------------------------------------------------------------------- windows that cover a pixel, and folding */
 
-/* Windows [first, last] that see a row (or column), which lies `at` rows behind the first padded one. */
+/* Windows [first, last] that cover a row (or column), which lies `at` rows after the first padded one. */
 struct seen_by {
     int first, last;
 };
@@ -169,10 +172,10 @@ static __device__ inline seen_by windows_that_see(int at, const tutti_window &wi
     return seen;
 }
 
-/* This thread's element of an image of x: its first channel, and the windows that see it. */
+/* This thread's element of an image of x: its first channel, and the windows that cover it. */
 struct spot {
     uint32_t channel;
-    int row, column; /* behind the first padded one */
+    int row, column; /* counted from the first padded one */
     seen_by rows, columns;
 };
 
@@ -196,7 +199,8 @@ template <int WIDTH> static __global__ void fold(placed where, const float *colu
     spot here = find_spot(where, number, WIDTH);
     size_t taps = (size_t)window.kernel * window.kernel * window.channels;
     size_t columns_count = (size_t)window.out_height * window.out_width * taps;
-    /* The next window sees the pixel one stride earlier: it is so much farther in the columns, which may be less than nothing. */
+    /* The next window covers the pixel one stride earlier; the step in the columns follows from that, and may be
+     * negative (it wraps). */
     const size_t stride = (size_t)window.stride * window.channels;
     const size_t next_column = taps - stride, next_row = window.out_width * taps - window.kernel * stride;
     const int kernel_row = here.row - here.rows.first * window.stride;
@@ -228,7 +232,7 @@ void tutti_gpu_fold(tutti_compute *compute, const tutti_window *window, int batc
 
 /* ------------------------------------------------------------------------------------------ max-pooling */
 
-/* The first of equals wins; NaN always, and then stays. */
+/* The first of equals wins; a NaN always wins, and then stays. */
 template <int WIDTH>
 static __global__ void max_pool_forward(placed where, const float *x, float *y, int32_t *positions) {
     const tutti_window &window = where.window;

@@ -1,12 +1,13 @@
 /*
- * What streams carry out: copies by the copy engines, reductions, many small copies and copies of boxes by kernels.
+ * The work of streams: copies by the copy engines, reductions, many small copies and copies of boxes by kernels.
  */
 #include "bootstrap/base/common.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/state.h"
 
-_Static_assert(TUTTI_CUDA_MOST_BUFFERS == TUTTI_DEVICE_MOST_BUFFERS, "the kernels take what the table promises");
+_Static_assert(TUTTI_CUDA_MOST_BUFFERS == TUTTI_DEVICE_MOST_BUFFERS,
+               "the kernels take as many buffers as the table promises");
 _Static_assert(sizeof(tutti_cuda_reduce_plan) < 4096 && sizeof(tutti_cuda_copies) < 4096 &&
                    sizeof(tutti_cuda_box) < 4096,
                "arguments of a kernel");
@@ -25,7 +26,7 @@ tutti_status tutti_cuda_fill(void *dst, int value, size_t bytes, tutti_stream st
     return TUTTI_OK;
 }
 
-/* An address that no load of such an element may have ends the context, and with it all that the process has on the GPU. */
+/* A misaligned address ends the context, and with it everything that the process has on the GPU. */
 static tutti_status check_alignment(const tutti_reduce_args *args, void *const *dsts, int ndsts) {
     size_t bytes = tutti_cuda_type_bytes(args->type);
     uintptr_t bits = 0;
@@ -33,7 +34,7 @@ static tutti_status check_alignment(const tutti_reduce_args *args, void *const *
     for (int i = 0; i < ndsts; i++) bits |= (uintptr_t)dsts[i];
     if (bits % bytes == 0) return TUTTI_OK;
     return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT,
-                                 "a GPU reduces elements of %zu bytes only where they are aligned to that", bytes);
+                                 "a GPU reduces elements of %zu bytes only at addresses aligned to their size", bytes);
 }
 
 tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream) {

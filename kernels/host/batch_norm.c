@@ -27,7 +27,7 @@ void tutti_batch_norm_forward(const tutti_batch_norm *norm, const tutti_batch_no
     const size_t channels = (size_t)norm->channels;
     double *sums = (void *)args->scratch, *mean = (void *)args->kept, *inverse_deviation = mean + channels;
     if (args->training) {
-        double *variance = sums + channels; /* in place of the squares' sums */
+        double *variance = sums + channels; /* replaces the sums of the squares */
         tutti_kernel_batch_norm_statistics(REAL_TYPE, args->rows, channels, args->x, sums);
         tutti_kernel_batch_norm_moments(channels, (double)args->rows, norm->epsilon, sums, mean, variance,
                                         inverse_deviation);

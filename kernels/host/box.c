@@ -1,10 +1,11 @@
 /*
- * Copies of boxes in host memory. See box.h; the plan is made in box_plan.c.
+ * Copies boxes in host memory. See box.h; box_plan.c makes the plan.
  *
- * The two innermost loops of a plan are a sheet: `a` steps through dst, `b` around it. Sheets of rows go row by row; units of up to 128
- * bytes are moved by a few loads and stores instead of a call of memcpy. A sheet that transposes is done in tiles of a cache line on
- * either side: a tile is transposed in registers into a buffer in the first-level cache, from where it goes to dst a whole line
- * at a time. Straight to dst, lines of rows that are a power of two apart would push each other out of that cache half-written.
+ * The two innermost loops of a plan are a sheet: `a` is the innermost one, along dst, and `b` is the loop around it.
+ * Sheets of rows are copied row by row; units of up to 128 bytes are moved by a few loads and stores instead of a
+ * call of memcpy. A sheet that transposes is copied in tiles of one cache line on either side: a tile is transposed
+ * in registers into a buffer in the first-level cache, from where whole lines go to dst. If it were written directly
+ * to dst, lines of rows that are a power of two apart would evict each other from that cache half-written.
  */
 #include "kernels/box.h"
 
@@ -14,18 +15,18 @@
 #include "kernels/copy.h"
 
 #define LINE TUTTI_CACHE_LINE
-/* Arrays of at least this many bytes are assumed to lie in memory, not in a cache. A needless prefetch costs up to a
- * quarter of the speed, a missing prefetch half of it. */
+/* Arrays of at least this many bytes are assumed to lie in memory, not in a cache. A needless prefetch costs up to
+ * a quarter of the speed, a missing prefetch half of it. */
 #define FAR_BYTES  ((size_t)8 << 20)
-#define TO_LEVEL_2 2 /* of the caches: __builtin_prefetch's third argument */
-/* A function that only prefetches has no effect in gcc's eyes: a call of it is left out. */
+#define TO_LEVEL_2 2 /* cache level: __builtin_prefetch's third argument */
+/* gcc takes a function that only prefetches for one without effect, and removes its calls. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 typedef struct sheet {
     size_t unit; /* bytes */
     int64_t na, nb;
     ptrdiff_t dst_a, dst_b, src_a, src_b;
-    bool streams, far; /* past the caches; out of the caches' reach */
+    bool streams, far; /* dst is written past the caches; the arrays lie in memory */
     bool whole;        /* rows of dst are whole lines */
 } sheet;
 
@@ -49,7 +50,8 @@ typedef void (*sheet_copy)(const sheet *s, char *dst, const char *src);
             }                                                                                                          \
         }                                                                                                              \
     }
-/* Of a width that is known, without a call; or of at most twice that width, whose end is moved from the end. */
+/* Moves a row of a known width without a call, or a row of at most twice that width as two pieces, one from each
+ * end. */
 #define EXACTLY(width)                                                                                                 \
     {                                                                                                                  \
         char moved[width];                                                                                             \
@@ -77,16 +79,18 @@ ROWS(rows_of_32, EXACTLY(32))
 ROWS(rows_to_63, FROM_BOTH_ENDS(32))
 ROWS(rows_of_64, EXACTLY(64))
 ROWS(rows_to_128, FROM_BOTH_ENDS(64))
-/* The processor foresees the next lines of a row, but not where the next row begins: that is prefetched from rows that come soon, and
- * where all of it lies in memory, whole rows. Nothing is read by this: a row behind the last one does no harm. */
+/* The processor prefetches the next lines of a row by itself, but not the start of the next row: these functions
+ * prefetch it some rows ahead, and whole rows where the arrays lie in memory. A prefetch past the last row does no
+ * harm, since nothing is read. */
 ALWAYS_INLINE void prefetch_from(const char *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + i, 0, TO_LEVEL_2);
 }
 ALWAYS_INLINE void prefetch_to(const char *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + i, 1, TO_LEVEL_2);
 }
-/* The same for rows that lie in memory and go past the caches, a few rows ahead. Line after line, the processor would take a row
- * for a long array, and fetch what is behind its end, too, which takes up to a quarter of the memory's speed. */
+/* As prefetch_from, for rows that lie in memory and are written past the caches. If the lines were prefetched in
+ * order, the processor would take a row for a long array and also fetch what follows its end, which costs up to a
+ * quarter of the memory's speed. */
 ALWAYS_INLINE void prefetch_far(const char *row, size_t bytes) {
     const size_t lines = (bytes + LINE - 1) / LINE, step = lines < 8         ? 1
                                                            : lines % 7 != 0  ? 7
@@ -105,9 +109,9 @@ ROWS(far_rows, (prefetch_from(from + 4 * src_a, unit), prefetch_to(to + 4 * dst_
 ROWS(rows_past_caches, tutti_copy_stream_part(to, from, unit))
 ROWS(far_rows_past_caches, (prefetch_far(from + ROWS_AHEAD * src_a, unit), tutti_copy_stream_part(to, from, unit)))
 
-/* Of fewer bytes, too much of a row are its ends, which do not go past the caches, unless it has none. */
+/* In a shorter row, the ends, which are not written past the caches, are too large a part, unless the row has none. */
 #define STREAM_LEAST 512
-/* In longer rows the processor is soon ahead by itself. */
+/* In longer rows the processor's own prefetching soon suffices. */
 #define FAR_ROW_MOST 4096
 
 static sheet_copy rows_for(const sheet *s) {
@@ -129,7 +133,7 @@ static sheet_copy rows_for(const sheet *s) {
 
 /* ---------------------------------------------------------------------------------------------------- tiles */
 
-/* As rows, with the longer loop inside. */
+/* Copies the units as rows, with the longer loop inside. */
 static void copy_scattered(const sheet *s, int64_t na, int64_t nb, char *dst, const char *src, sheet_copy rows) {
     sheet part = *s;
     part.na = na;
@@ -200,7 +204,7 @@ static inline void copy_line(char *dst, const char *line, bool streams) {
     else memcpy(dst, line, LINE);
 }
 
-/* na x nb units; where they are not a whole tile, in blocks, and what is left of them unit by unit. */
+/* Copies na x nb units. If they are not a whole tile, they are copied in blocks, and the rest unit by unit. */
 #define TILE(unit_bytes)                                                                                               \
     BLOCK(unit_bytes)                                                                                                  \
     static void tile_##unit_bytes(const sheet *s, int64_t na, int64_t nb, char *dst, const char *src) {                \
@@ -231,7 +235,7 @@ TILE(8)
 
 typedef void (*tile_copy)(const sheet *s, int64_t na, int64_t nb, char *dst, const char *src);
 
-/* Where neither side is dense, or for units of other sizes: in blocks all the same. */
+/* For units of other sizes, and where not both sides are dense: the units of a tile are copied one by one. */
 static void tile_of_any(const sheet *s, int64_t na, int64_t nb, char *dst, const char *src) {
     copy_scattered(s, na, nb, dst, src, rows_for(s));
 }
@@ -243,13 +247,13 @@ static tile_copy tile_for(const sheet *s) {
     return dense[unit];
 }
 
-/* Do lines begin at the same units of all rows of dst? */
+/* Do cache lines begin at the same units in all rows of dst? */
 static bool has_lines(const sheet *s, const char *dst) {
     return s->dst_a == (ptrdiff_t)s->unit && s->dst_b % LINE == 0 && (uintptr_t)dst % s->unit == 0 &&
            LINE % s->unit == 0;
 }
 
-/* What a tile will touch. */
+/* Prefetches the lines that a tile will touch. */
 ALWAYS_INLINE void prefetch_tile(const sheet *s, int64_t side, char *dst, const char *src) {
     for (int64_t i = 0; i < side; i++) {
         __builtin_prefetch(src + i * s->src_a, 0, TO_LEVEL_2);
@@ -264,7 +268,7 @@ static void copy_tiles(const sheet *whole, char *dst, const char *src) {
     s.streams = s.streams && lines;
     const tile_copy tile = tile_for(&s);
     const int64_t least = 8, line = LINE / (int64_t)s.unit, side = tile != tile_of_any || line > least ? line : least;
-    /* A box that is thinner than a tile gets longer ones. */
+    /* If the box is thinner than a tile, tiles are longer. */
     const int64_t side_a = s.nb < side ? side * side / s.nb : side, side_b = s.na < side ? side * side / s.na : side;
     for (int64_t b = 0; b < s.nb; b += side_b) {
         const int64_t nb = tutti_min_i64(side_b, s.nb - b);
@@ -278,7 +282,7 @@ static void copy_tiles(const sheet *whole, char *dst, const char *src) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- all of it */
+/* ------------------------------------------------------------------------------------------------ all sheets */
 
 static sheet make_sheet(const tutti_box_copy *copy, bool streams) {
     sheet s = {
@@ -305,7 +309,7 @@ static void run(const tutti_box_copy *copy, char *dst, const char *src, bool str
     for (;;) {
         copy_sheet(&s, dst, src);
         int i = copy->ndims - 3;
-        for (; i >= 0; i--) { /* an odometer of the loops around a sheet */
+        for (; i >= 0; i--) { /* the indices of the loops around a sheet count up like an odometer */
             const tutti_box_dim *dim = &copy->dims[i];
             dst += dim->dst_step;
             src += dim->src_step;

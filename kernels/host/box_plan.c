@@ -1,10 +1,11 @@
 /*
- * From a box as callers describe it to loops over bytes. See box.h.
+ * Turns a box, as callers describe it, into loops over bytes. See box.h.
  *
- * Every loop goes upwards through dst: where it went downwards, it begins at the other end. Loops are ordered by their steps in dst,
- * so that dst is written as it lies in memory; then two that make one longer row are neighbours and merge. Where another loop than the
- * innermost has the shortest steps in src, the two innermost become these: box.c carries them out in blocks, so that a
- * cache line is used up while it is there, on both sides.
+ * Every loop goes upwards through dst; a loop that went downwards begins at its other end. Loops are ordered by
+ * their steps in dst, so that dst is written in the order in which it lies in memory; then two loops that make one
+ * longer row are neighbours and merge. If a loop other than the innermost has the shortest steps in src, the two
+ * become the innermost loops: box.c runs them in blocks, so that a cache line is used up while it is in the cache,
+ * on both sides.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static void swap_ends(tutti_box_copy *copy, tutti_box_dim *dim) {
     dim->src_step = -dim->src_step;
 }
 
-/* Sorted by steps in dst, the longest first. */
+/* Inserts the loop: loops are sorted by steps in dst, the longest first. */
 static void insert(tutti_box_copy *copy, tutti_box_dim dim) {
     int at = copy->ndims++;
     for (; at > 0 && copy->dims[at - 1].dst_step < dim.dst_step; at--) copy->dims[at] = copy->dims[at - 1];
@@ -48,7 +49,7 @@ static void merge(tutti_box_copy *copy) {
     copy->ndims--;
 }
 
-/* Of the loops, the one with the shortest steps in src. */
+/* Returns the loop with the shortest steps in src. */
 static int nearest_in_src(const tutti_box_copy *copy) {
     int nearest = copy->ndims - 1;
     for (int i = nearest - 1; i >= 0; i--)
@@ -56,7 +57,8 @@ static int nearest_in_src(const tutti_box_copy *copy) {
     return nearest;
 }
 
-/* Units of a cache line and more use up the lines that they touch in any order. */
+/* Makes the loop with the shortest steps in src the second innermost. Units of a cache line and more use up the
+ * lines that they touch in any order, and need no change. */
 static void order_for_src(tutti_box_copy *copy) {
     const int nearest = nearest_in_src(copy), last = copy->ndims - 1;
     if (nearest == last || copy->unit_bytes >= TUTTI_CACHE_LINE) return;

@@ -1,12 +1,12 @@
 /*
- * Columns of a convolution ("im2col"), and back: a template for one element type, REAL, whose functions are OF(word). The trainer's
- * convolution and the operators' use it.
+ * Columns of a convolution ("im2col"), and back: a template for one element type, REAL, whose functions are
+ * OF(word). The trainer's convolution and the operators' use it.
  *
  *   columns[window, ky, kx, channel] = image[the pixel under the window]     0 where it is padding
  */
 #include "kernels/host/windows.h"
 
-/* A call of memcpy costs more than the short rows of an image with few channels. */
+/* For the short rows of an image with few channels: a call of memcpy costs more than the copy. */
 static inline void OF(copy_row)(size_t count, const REAL *src, REAL *dst) {
     if (count > 32) {
         memcpy(dst, src, count * sizeof *dst);
@@ -16,7 +16,7 @@ static inline void OF(copy_row)(size_t count, const REAL *src, REAL *dst) {
     for (; count > 0; count--) *dst++ = *src++;
 }
 
-/* The columns of one window that is cut by the image's edge. */
+/* Unfolds one window that is cut by the image's edge. */
 static void OF(unfold_at_edge)(const tutti_kernel_window *window, int64_t out_row, int64_t out_column,
                                const REAL *image, REAL *columns) {
     const size_t channels = (size_t)window->channels, row_count = (size_t)window->kernel_width * channels;
@@ -27,7 +27,7 @@ static void OF(unfold_at_edge)(const tutti_kernel_window *window, int64_t out_ro
      columns + (size_t)row * row_count + (size_t)cut.left * channels);
 }
 
-/* Those of the windows in rows [first, end) of the output. */
+/* Unfolds the windows in rows [first, end) of the output. */
 static void OF(unfold)(const tutti_kernel_window *window, int64_t first, int64_t end, const REAL *image,
                        REAL *columns) {
     const size_t channels = (size_t)window->channels, row_count = (size_t)window->kernel_width * channels;

@@ -5,8 +5,9 @@
  *   y[pixel, filter] = columns[pixel, :] weight[:, filter]
  *
  * A few images are unfolded at a time, so that their columns are still in the second-level cache when the product
- * reads them. Backward unfolds again (cheaper than keeping), then reuses the same scratch for the columns' gradient,
- * which is folded back onto the image. Of a window of one pixel without stride the image is its own columns.
+ * reads them. Backward unfolds again (cheaper than keeping the columns), then reuses the same scratch for the
+ * columns' gradient, which is folded back onto the image. With a window of one pixel and stride 1 the image is its
+ * own columns.
  */
 #include "kernels/layers.h"
 
@@ -19,7 +20,7 @@
 #include "kernels/host/columns.h"
 #include "kernels/host/rectangle.h"
 
-/* Columns of as many images as fit here are unfolded together; at least one. */
+/* Images whose columns fit into this many bytes are unfolded together; at least one image. */
 #define SCRATCH_BYTES (128 << 10)
 
 static int images_at_once(const tutti_kernel_window *window) {
@@ -37,7 +38,7 @@ size_t tutti_conv_scratch_count(const tutti_conv *conv) {
     return (size_t)images_at_once(&window) * pixel_count(&window) * window_count(&window);
 }
 
-/* The columns of these images: in the scratch, or the images. */
+/* Returns the columns of these images: in the scratch, or the images themselves. */
 static const tutti_real *unfold_images(const tutti_conv *conv, const tutti_real *x, int images, tutti_real *scratch) {
     if (is_plain(&conv->window)) return x;
     const tutti_kernel_window window = rectangle_of(&conv->window, 1);

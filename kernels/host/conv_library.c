@@ -1,12 +1,13 @@
 /*
  * oneDNN's convolutions.
  *
- * Images stay [batch, height, width, channels], which it calls nhwc; weights and their gradient are copied between the layout
- * here (hwio) and the one that its kernel wants, which is little work beside the convolution. A convolution's primitives are
- * made once for each shape and batch and kept until the process ends: ranks of one process share them.
+ * Images stay [batch, height, width, channels], which oneDNN calls nhwc; weights and their gradient are copied
+ * between our layout (hwio) and the one that oneDNN's kernel needs, which is little work compared with the
+ * convolution. The primitives of a convolution are made once for each shape and batch, and kept until the process
+ * ends: ranks of one process share them.
  *
- * Invariant: everything runs on the calling thread, so that ranks do not take each other's cores and sums have one order. A
- * oneDNN whose threads are not OpenMP's is left alone: it cannot be told so.
+ * Invariant: everything runs on the calling thread, so that ranks do not take each other's cores and sums have one
+ * order. A oneDNN with threads other than OpenMP's is not used: it has no setting for this.
  */
 #include "kernels/host/conv_library.h"
 
@@ -18,10 +19,10 @@
 
 #define NDIMS 4
 
-/* A primitive, its weights in both layouts, and what it wants beside. */
+/* A primitive, the layout of its weights, and the memory that it needs. */
 typedef struct pass {
-    dnnl_primitive_t primitive, reorder; /* reorder NULL: the layouts are one */
-    dnnl_memory_desc_t weights;          /* its own layout */
+    dnnl_primitive_t primitive, reorder; /* reorder NULL: both layouts are the same */
+    dnnl_memory_desc_t weights;          /* the layout that the primitive needs */
     size_t weights_bytes, scratch_bytes;
 } pass;
 
@@ -29,7 +30,7 @@ typedef struct record {
     tutti_conv conv;
     int batch;
     bool works;
-    dnnl_memory_desc_t x, y, weights, bias; /* as they lie here */
+    dnnl_memory_desc_t x, y, weights, bias; /* the layouts of our arrays */
     pass forward, of_x, of_weights;
     size_t scratch_count;
     struct record *next;
@@ -39,11 +40,11 @@ typedef struct record {
 static struct {
     pthread_mutex_t lock;
     bool tried, off;
-    dnnl_engine_t engine; /* NULL: it is not used */
+    dnnl_engine_t engine; /* NULL: oneDNN is not used */
     record *records;
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Only a oneDNN with OpenMP brings it. */
+/* Only a oneDNN with OpenMP brings this function; else its address is NULL. */
 extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 static void use_one_thread(void) {
@@ -74,14 +75,14 @@ static bool describe(record *r) {
            dnnl_memory_desc_init_by_tag(&r->bias, 1, bias, dnnl_f32, dnnl_x) == dnnl_success;
 }
 
-/* Kernels that were made for the processor; its reference is slower than a matrix product. */
+/* True for kernels that oneDNN generates for the processor; its reference kernel is slower than a matrix product. */
 static bool is_quick(const_dnnl_primitive_desc_t description) {
     const char *name = "";
     (void)dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
     return strncmp(name, "jit", 3) == 0 || strncmp(name, "brg", 3) == 0;
 }
 
-/* Copies between two layouts of weights; NULL where there is nothing to do. */
+/* Makes a copy between two layouts of weights; NULL if they are the same. */
 static bool make_reorder(const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to, dnnl_primitive_t *reorder_out) {
     dnnl_primitive_desc_t description;
     if (dnnl_memory_desc_equal(from, to)) return true;
@@ -93,7 +94,7 @@ static bool make_reorder(const dnnl_memory_desc_t *from, const dnnl_memory_desc_
     return made;
 }
 
-/* Takes the description. */
+/* Fills in p, and destroys the description. */
 static bool fill_pass(record *r, dnnl_primitive_desc_t description, dnnl_query_t weights, pass *p) {
     const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(description, weights, 0);
     const dnnl_memory_desc_t *beside = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
@@ -112,7 +113,7 @@ static bool fill_pass(record *r, dnnl_primitive_desc_t description, dnnl_query_t
     return good;
 }
 
-/* Scratch comes from the caller; ReLU is fused behind forward. */
+/* The caller provides scratch; ReLU is fused after forward. */
 static bool make_attributes(const record *r, bool forward, dnnl_primitive_attr_t *attributes_out) {
     dnnl_primitive_attr_t attributes;
     dnnl_post_ops_t behind = NULL;
@@ -129,7 +130,7 @@ static bool make_attributes(const record *r, bool forward, dnnl_primitive_attr_t
     return good;
 }
 
-/* Forward's description is a hint to the others. */
+/* The forward primitive's description is a hint for the other two. */
 static bool make_passes(record *r, dnnl_primitive_attr_t forward_attributes, dnnl_primitive_attr_t attributes) {
     const tutti_window *w = &r->conv.window;
     const int64_t rows = (int64_t)(w->out_height - 1) * w->stride + w->kernel - w->in_height - w->pad_top;
@@ -173,7 +174,7 @@ static bool is_same(const tutti_conv *a, const tutti_conv *b) {
            a->no_bias == b->no_bias;
 }
 
-/* NULL: not with oneDNN. */
+/* Returns NULL if oneDNN does not do this convolution. */
 static const record *find(const tutti_conv *conv, int batch) {
     if (batch == 0) return NULL;
     pthread_mutex_lock(&library.lock);
@@ -219,7 +220,7 @@ static bool execute(dnnl_primitive_t primitive, const argument *arguments, int c
     return good;
 }
 
-/* Weights in p's layout: at the start of the scratch, or where they are. */
+/* Gives the weights in p's layout: copied to the start of the scratch, or where they are if no copy is needed. */
 static bool bring_weights(const record *r, const pass *p, const float *weight, float *scratch, const float **own_out) {
     *own_out = p->reorder != NULL ? scratch : weight;
     const argument arguments[] = {{DNNL_ARG_FROM, &r->weights, weight}, {DNNL_ARG_TO, &p->weights, scratch}};
@@ -232,7 +233,7 @@ static dnnl_memory_desc_t bytes_of(size_t bytes) {
     return description;
 }
 
-/* What a primitive wants beside lies behind the weights. */
+/* The scratch of the primitive itself lies after the weights. */
 static argument scratch_of(const pass *p, const dnnl_memory_desc_t *description, float *scratch) {
     return (argument){DNNL_ARG_SCRATCHPAD, description, (char *)scratch + p->weights_bytes};
 }

@@ -1,6 +1,6 @@
 /*
- * Non-temporal copies. See copy.h. Whole lines are written by the widest stores that the processor has, since a line
- * that is filled by one store never waits in a write-combining buffer for its other half.
+ * Non-temporal copies. See copy.h. Whole lines are written by the widest stores that the processor has, because a
+ * line that one store fills never waits in a write-combining buffer for its other half.
  */
 #include "kernels/copy.h"
 

@@ -1,5 +1,5 @@
 /*
- * Floats and their bits, and the smaller and the larger of two floats: for the reductions and the operators alike. Nothing
+ * Floats and their bits, and the smaller and the larger of two floats, for the reductions and the operators. Nothing
  * branches.
  */
 #ifndef TUTTI_KERNELS_HOST_FLOAT_BITS_H
@@ -14,7 +14,7 @@
 #define REDUCE_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* The output may be one of the inputs, element by element: an iteration reads and writes only its own index. */
+/* The output may be one of the inputs, since an iteration reads and writes only its own index. */
 #if defined(__clang__)
 #define REDUCE_SAME_INDEX_ONLY _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -33,8 +33,8 @@ REDUCE_INLINE float bits_float(uint32_t bits) {
     return value;
 }
 
-/* The smaller or the larger one; NaN wins. Equal numbers differ at most in the sign of zero, which or (smaller) and and
- * (larger) of the bits settle. */
+/* Returns the smaller or the larger number; NaN wins. Equal numbers differ at most in the sign of zero, which a
+ * bitwise or (smaller) or and (larger) settles. */
 #define FLOAT_EXTREME(suffix, element, word)                                                                           \
     REDUCE_INLINE element extreme_##suffix(int smaller, element x, element y) {                                        \
         word bits_x, bits_y;                                                                                           \

@@ -9,7 +9,7 @@
 
 #include "kernels/host/gemm_rows.h"
 
-/* Only OpenBLAS has it; with another CBLAS its address is NULL. */
+/* Only OpenBLAS has this function; with another CBLAS its address is NULL. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 
 #ifdef TUTTI_KERNELS_DOUBLE

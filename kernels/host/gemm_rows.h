@@ -1,5 +1,5 @@
 /*
- * How many rows of a matrix product to ask CBLAS for at a time.
+ * The number of rows of a matrix product to compute with one call of CBLAS.
  */
 #ifndef TUTTI_KERNELS_HOST_GEMM_ROWS_H
 #define TUTTI_KERNELS_HOST_GEMM_ROWS_H
@@ -9,10 +9,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Only OpenBLAS has it; with another CBLAS its address is NULL. */
+/* Only OpenBLAS has this function; with another CBLAS its address is NULL. */
 extern char *openblas_get_corename(void) __attribute__((weak));
 
-/* On AVX-512 OpenBLAS multiplies up to this many pairs of elements straight from memory, without packing. */
+/* On AVX-512 OpenBLAS multiplies up to this many pairs of elements directly from memory, without packing. */
 #define SMALL_PRODUCT 1000000
 #define SMALL_ROWS    6 /* in multiples of its inner block */
 
@@ -24,13 +24,13 @@ static inline bool has_small_products(void) {
     return false;
 }
 
-/* Rows of c to compute at a time. A tall product of a small b (a convolution's forward, and its weights' gradient) is a
- * sixth faster in pieces that need no packing. */
+/* Returns the rows of c to compute at a time. A tall product with a small b (a convolution's forward, and its
+ * weights' gradient) is a sixth faster in pieces that need no packing. */
 static inline int rows_at_once(bool transpose_b, int m, int n, int k) {
     if (transpose_b || n == 0 || k == 0) return m;
     int64_t rows = SMALL_PRODUCT / ((int64_t)n * k);
     rows -= rows % SMALL_ROWS;
-    if (rows >= m || rows < 2 * SMALL_ROWS || !has_small_products()) return m; /* fewer no longer pay */
+    if (rows >= m || rows < 2 * SMALL_ROWS || !has_small_products()) return m; /* fewer rows gain nothing */
     return (int)rows;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The table of kernels for the processor: each is carried out by its call.
+ * The table of kernels for the processor; each call is done when it returns.
  */
 #include "kernels/kernels.h"
 
@@ -10,12 +10,12 @@
 
 #define ALIGN_BYTES 64
 
-/* There is nothing to keep, so all computes are one. */
+/* The host has no state to keep, so all computes are this one. */
 static tutti_compute the_processor = {.kernels = &tutti_kernels_host};
 
 static tutti_status host_open(const tutti_compute_options *options, tutti_compute **compute_out) {
     if (options->precision != TUTTI_PRECISION_FP32)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the processor multiplies in fp32 only; tf32 and bf16 need a GPU");
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the host's kernels multiply in fp32 only; tf32 and bf16 need a GPU");
     *compute_out = &the_processor;
     return TUTTI_OK;
 }
@@ -36,7 +36,8 @@ static void *host_stream(const tutti_compute *compute) {
 
 /* ---------------------------------------------------------------------------------------------- memory */
 
-/* By calloc, whose zeros cost nothing before they are touched; what it gave is noted in front of the memory. */
+/* Uses calloc, whose zeros cost nothing before they are touched. The pointer that calloc returned is stored in
+ * front of the memory. */
 static tutti_status host_alloc(tutti_compute *compute, size_t bytes, void **memory_out) {
     (void)compute;
     char *given = calloc(1, bytes + 2 * ALIGN_BYTES);
@@ -72,7 +73,7 @@ static void host_zero(tutti_compute *compute, void *dst, size_t bytes) {
 
 static tutti_status host_record_begin(tutti_compute *compute) {
     (void)compute;
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the processor records no steps");
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the host's kernels cannot record steps; only a GPU's can");
 }
 
 static tutti_status host_record_end(tutti_compute *compute, tutti_recording **recording_out) {

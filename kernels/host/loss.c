@@ -56,14 +56,14 @@ void tutti_softmax_sums(const tutti_softmax_parts *parts) {
     }
 }
 
-/* What the label of sample b says of class c of this rank. */
+/* Returns the probability that the label of sample b gives to class c of this rank. */
 static double share(const tutti_softmax_parts *parts, int b, int c) {
     const int of_all = parts->first_class + c;
     if (parts->distributions == NULL) return parts->labels[b] == of_all ? 1 : 0;
     return (double)parts->distributions[(size_t)b * (size_t)parts->all_classes + (size_t)of_all];
 }
 
-/* Of all classes. */
+/* Returns the sum of the probabilities of all classes. */
 static double all_shares(const tutti_softmax_parts *parts, int b) {
     double sum = 0;
     if (parts->distributions == NULL) return 1;
@@ -72,7 +72,7 @@ static double all_shares(const tutti_softmax_parts *parts, int b) {
     return sum;
 }
 
-/* The class that the label of sample b is of. */
+/* Returns the class of the label of sample b: with a distribution, the first of its largest classes. */
 static int32_t answer(const tutti_softmax_parts *parts, int b) {
     if (parts->distributions == NULL) return parts->labels[b];
     return index_of_largest(parts->all_classes, parts->distributions + (size_t)b * (size_t)parts->all_classes);

@@ -1,9 +1,9 @@
 /*
- * Single numbers from one type to another, for loops of casts on the host and for kernels on GPUs.
+ * Converts single numbers from one type to another, for loops of casts on the host and for kernels on GPUs.
  *
- * What is rounded to a small float must not be rounded to float32 before; so integers and float64 are rounded to odd there
- * (Boldo and Melquiond, 2008): where a number is not exact, its last bit becomes 1, and rounding to fewer bits sees that it
- * was.
+ * A number that is rounded to a small float must not be rounded to float32 before. So integers and float64 are first
+ * rounded to odd (Boldo and Melquiond, 2008): if the float32 is not exact, its last bit becomes 1, which shows the
+ * rounding to fewer bits that it was not exact.
  */
 #ifndef TUTTI_KERNELS_HOST_NUMBERS_H
 #define TUTTI_KERNELS_HOST_NUMBERS_H
@@ -34,7 +34,7 @@ TO_INTEGER(u32, uint32_t, 0, UINT32_MAX, 0x1p32)
 TO_INTEGER(i64, int64_t, INT64_MIN, INT64_MAX, 0x1p63)
 TO_INTEGER(u64, uint64_t, 0, UINT64_MAX, 0x1p64)
 
-/* float32 with the last bit set where the float64 number is not one. */
+/* Returns a float32 whose last bit is set if x is not exactly a float32. */
 REDUCE_INLINE float f64_to_odd(double x) {
     const float nearest = (float)x;
     uint32_t bits = float_bits(nearest);
@@ -43,7 +43,7 @@ REDUCE_INLINE float f64_to_odd(double x) {
     return bits_float(bits);
 }
 
-/* 53 bits hold it, or its last bits are replaced by one that says whether any was set. */
+/* Returns x if 53 bits hold it; otherwise its last bits are replaced by one that says whether any of them was set. */
 REDUCE_INLINE int64_t i64_shorten(int64_t x) {
     const uint64_t low = (uint64_t)x & 0x7ff;
     const uint64_t shorter = ((uint64_t)x & ~UINT64_C(0x7ff)) | (uint64_t)(low != 0) << 11;

@@ -1,6 +1,6 @@
 /*
- * Batch normalisation of x[rows, channels], by parts of the channels whose sums and factors stay in the first-level cache. Where
- * there are few channels, several rows are taken as one, so that inner loops are long.
+ * Batch normalisation of x[rows, channels], by parts of the channels whose sums and factors stay in the first-level
+ * cache. If there are few channels, several rows are handled as one, so that inner loops are long.
  */
 #include <math.h>
 #include <string.h>
@@ -11,14 +11,14 @@
 
 #define PART 512 /* channels */
 #define FEW  64  /* channels */
-#define WIDE 128 /* elements of rows that are taken as one; with 512, sums of 3 channels took twice as long */
+#define WIDE 128 /* elements of rows that are handled as one; with 512, sums of 3 channels took twice as long */
 
 /* Rows of `columns` elements from element `at` on, at a distance of `stride`. */
 typedef struct piece {
     size_t count, columns, stride, at;
 } piece;
 
-/* Channels [first, first + channels), `groups` rows as one; the second piece has the rows that are left. */
+/* Channels [first, first + channels), `groups` rows as one; the second piece has the remaining rows. */
 typedef struct part {
     size_t rows, first, channels, groups;
     piece pieces[2];
@@ -38,7 +38,7 @@ static part first_part(size_t rows, size_t channels) {
     return make_part(rows, 0, channels);
 }
 
-/* Without channels: there is none. */
+/* Returns a part without channels if there is none. */
 static part next_part(part p, size_t channels) {
     return make_part(p.rows, p.first + p.channels, channels);
 }

@@ -11,13 +11,14 @@ static void OF(add_moments)(piece rows, const REAL *restrict x, double *restrict
         }
 }
 
-/* What is the same for all rows. */
+/* The factors that are the same for all rows. */
 typedef struct OF(factors) {
     REAL mean[PART], scale[PART], beta[PART];
     REAL shift[PART], slope[PART]; /* backward */
 } OF(factors);
 
-/* Where ReLU let nothing through: by the same arithmetic as forward, so y need not be read. NaN is let through. */
+/* dy, or 0 where ReLU gave 0. That is computed by the same arithmetic as in forward, so y need not be read. A NaN
+ * is kept. */
 static inline REAL OF(masked)(const OF(factors) * f, size_t c, REAL x, REAL dy) {
     return (x - f->mean[c]) * f->scale[c] + f->beta[c] <= 0 ? 0 : dy;
 }
@@ -93,7 +94,7 @@ static inline double OF(gamma)(const tutti_kernel_batch_norm_args *args, size_t 
     return args->gamma != NULL ? (double)((const REAL *)args->gamma)[channel] : 1;
 }
 
-/* Of forward, for the channels of a part. */
+/* Fills in the factors of forward for the channels of a part. */
 static void OF(fill_factors)(const tutti_kernel_batch_norm_args *args, part p, OF(factors) * f) {
     const REAL *beta = args->beta;
     for (size_t i = 0; i < p.groups * p.channels; i++) {

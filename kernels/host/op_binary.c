@@ -1,22 +1,23 @@
 /*
  * Elementwise operations with two operands and broadcasting.
  *
- * Dimensions are dropped and merged until the last two are a panel [rows, columns] of each operand. A panel is walked in pieces:
- * whole rows that fit into a block, or parts of one row. An operand that lies dense in a piece is read where it is; another one is
- * spread out in a block first, and a block that all pieces share (a bias row, a number) is filled once.
+ * Dimensions are dropped and merged until the last two are a panel [rows, columns] of each operand. A panel is
+ * processed in pieces: whole rows that fit into a block, or parts of one row. An operand that is dense in a piece is
+ * read in place; any other is first copied to a block as dense elements. A block that all pieces share (a bias row,
+ * a number) is filled once.
  */
 #include <string.h>
 
 #include "kernels/host/op_parts.h"
 
-/* Of a and b: elements from one index to the next. */
+/* The loops over a and b; strides are in elements. */
 typedef struct loops {
     int ndims;
     size_t shape[TUTTI_KERNEL_MOST_DIMS + 2];
     ptrdiff_t strides[2][TUTTI_KERNEL_MOST_DIMS + 2];
 } loops;
 
-/* False: there are no elements. Gives at least two dimensions. */
+/* Returns false if there are no elements. Makes at least two dimensions. */
 static bool make_loops(const tutti_kernel_binary_args *args, loops *l) {
     const int64_t *strides[2] = {args->a_strides, args->b_strides};
     l->ndims = 0;
@@ -71,8 +72,8 @@ static void spread(size_t element_bytes, size_t rows, size_t columns, ptrdiff_t 
 typedef struct operand {
     const unsigned char *panel;
     ptrdiff_t row_stride, stride;
-    bool dense;       /* over all rows of a piece */
-    bool same_pieces; /* each piece is the same: the block holds it for all */
+    bool dense;       /* the rows of a piece lie one after the other */
+    bool same_pieces; /* all pieces are the same, so the block is filled once for all */
     bool filled;
     op_block block;
 } operand;
@@ -84,7 +85,7 @@ typedef struct work {
     operand operands[2];
 } work;
 
-/* The operand's `rows` x `columns` elements of a piece, dense. */
+/* Returns the operand's `rows` x `columns` elements of a piece as a dense array. */
 static const unsigned char *operand_piece(operand *o, size_t element_bytes, size_t row, size_t column, size_t rows,
                                           size_t columns) {
     const unsigned char *first =

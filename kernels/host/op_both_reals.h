@@ -1,6 +1,6 @@
 /*
- * Includes the file that OP_TEMPLATE names twice: with REAL float and with REAL double. OF(word) is the name of a function of that
- * type, its own or one of op_math.h.
+ * Includes the file that OP_TEMPLATE names twice: with REAL float and with REAL double. OF(word) is the name of a
+ * function for that type, from the template or from op_math.h.
  */
 #define OF(word)  word##_f32
 #define REAL      float

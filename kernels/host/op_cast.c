@@ -1,8 +1,8 @@
 /*
  * Casts between all types, and arrays of one value.
  *
- * Types that are computed in themselves, and bool, are cast directly: a loop for each pair. Small floats go through float32, by
- * blocks.
+ * Types that are computed in themselves, and bool, are cast directly, with a loop for each pair. Small floats go
+ * through float32 in blocks.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,8 @@
             ys[i] = (y_element)(expression);                                                                           \
         }                                                                                                              \
     }
-/* Signed integers have the low bits of the unsigned ones. `odd`: to float32, to be rounded once more. */
+/* Casts to signed integers give the same low bits as casts to unsigned ones. `odd`: to a float32 that is rounded
+ * once more. */
 #define CASTS_OF_INTEGER(suffix, element, to_odd)                                                                      \
     CAST(suffix, u8, element, uint8_t, p)                                                                              \
     CAST(suffix, u16, element, uint16_t, p)                                                                            \
@@ -93,7 +94,7 @@ static const cast_step casts[TUTTI_TYPE_COUNT][TUTTI_TYPE_COUNT] = {
 
 void tutti_kernel_cast(tutti_type x_type, tutti_type y_type, size_t count, const void *x, void *y) {
     const size_t x_bytes = op_bytes(x_type), y_bytes = op_bytes(y_type);
-    if (x_type == y_type && x_type != TUTTI_BOOL) { /* bool: to 0 and 1 */
+    if (x_type == y_type && x_type != TUTTI_BOOL) { /* a bool becomes 0 or 1 */
         if (x != y && count > 0) memmove(y, x, count * x_bytes);
         return;
     }

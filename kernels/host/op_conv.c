@@ -1,7 +1,7 @@
 /*
- * Convolution as a matrix product of unfolded windows (columns.h), some rows of the output at a time: as many as fit into the
- * second-level cache, but enough for the product not to be bound by what CBLAS does with the weights in each call. Where the
- * columns are the image itself (windows of one pixel), nothing is unfolded.
+ * Convolution as a matrix product of unfolded windows (columns.h), some rows of the output at a time: as many as fit
+ * into the second-level cache, but enough that the time of the product is not dominated by what CBLAS does with the
+ * weights in each call. Where the columns are the image itself (windows of one pixel), nothing is unfolded.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ static bool is_unfolded(const tutti_kernel_window *window) {
            window->out_height == window->in_height && window->out_width == window->in_width;
 }
 
-/* Rows of the output; all images' rows are one sequence. */
+/* Returns the rows of the output to compute at a time; the rows of all images are one sequence. */
 static int64_t rows_at_a_time(const tutti_kernel_window *window, size_t element_bytes) {
     const size_t row_pixels = (size_t)window->out_width, taps = window_count(window);
     const size_t all = (size_t)window->batch * (size_t)window->out_height;

@@ -1,7 +1,7 @@
 /* Convolutions of one real type; a template (op_both_reals.h). */
 #include "kernels/host/columns.h"
 
-/* The columns of the output's rows [first, first + rows), counted over all images. */
+/* Unfolds the columns of the output's rows [first, first + rows), counted over all images. */
 static void OF(unfold_rows)(const tutti_kernel_window *window, int64_t first, int64_t rows, const REAL *x,
                             REAL *columns) {
     for (int64_t row = first; row < first + rows;) {

@@ -6,7 +6,7 @@
 #include "kernels/host/op_parts.h"
 #include "kernels/real.h"
 
-/* The row of this rank's part of the table; -1 if it has it not. */
+/* Returns the row in this rank's part of the table, or -1 if this rank does not have it. */
 static int64_t row_of(const tutti_kernel_embedding_args *args, size_t i) {
     const int64_t index =
         args->index_type == TUTTI_INT32 ? ((const int32_t *)args->indices)[i] : ((const int64_t *)args->indices)[i];

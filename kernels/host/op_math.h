@@ -1,12 +1,13 @@
 /*
- * exp, log, the normal distribution and a circle's points in float32, without branches or tables, so that loops over them become
- * vector code. In float64 they are the C library's.
+ * exp, log, the normal distribution and the points of a circle in float32, without branches or tables, so that loops
+ * over them are vectorised. The float64 versions call the C library.
  *
- * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960), since a chain
- * of their terms would take longer than all their instructions. With rounding, exp is within 1 unit in the last place, log within
- * 1.5, and gelu within 3 near 0 and 11 at -5, where the square in its exponent is rounded; its far tail is within 2e-6. NaN stays
- * NaN, and results below the smallest normal number are rounded, not flushed, but for exp_below. GPUs compute with the same code,
- * without fused operations: float32 has the same bits there.
+ * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960),
+ * since the latency of a chain of their terms would exceed the time of all their instructions. With rounding, exp is
+ * within 1 unit in the last place, log within 1.5, and gelu within 3 near 0 and 11 at -5, where the square in its
+ * exponent is rounded; its far tail is within 2e-6. NaN stays NaN, and results below the smallest normal number are
+ * rounded, not flushed, except in exp_below. GPUs compute with the same code, without fused operations: float32 has
+ * the same bits there.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_MATH_H
 #define TUTTI_KERNELS_HOST_OP_MATH_H
@@ -18,9 +19,9 @@
 
 #define OP_INLINE      REDUCE_INLINE
 #define ONE_OVER_LN_2  0x1.715476p+0f
-#define LN_2_HIGH      0x1.62ep-1f /* 12 bits: its products with exponents are exact */
+#define LN_2_HIGH      0x1.62ep-1f /* 12 bits, so that its products with exponents are exact */
 #define LN_2_LOW       0x1.0bfbe8p-15f
-#define ROUND_TO_WHOLE 0x1.8p+23f /* added and taken off again: the nearest whole number */
+#define ROUND_TO_WHOLE 0x1.8p+23f /* adding and subtracting it rounds to the nearest whole number */
 
 /* 2^n for -126 <= n <= 127 */
 OP_INLINE float power_of_2(int32_t n) {
@@ -44,12 +45,13 @@ OP_INLINE float exp_f32(float x) {
     limited = limited < -104 ? -104 : limited;
     int32_t n;
     float p = exp_parts(limited, &n);
-    /* In two factors: the result may be far below the smallest power of 2 that is a normal number, or just above the largest. */
+    /* The power is applied in two factors: the result may be far below the smallest power of 2 that is a normal
+     * number, or just above the largest. */
     int32_t half = n >> 1;
     return p * power_of_2(half) * power_of_2(n - half);
 }
 
-/* The same of x <= 0; 0 where the result is not a normal number. */
+/* As exp_f32, for x <= 0; 0 if the result is not a normal number. */
 OP_INLINE float exp_below_f32(float x) {
     int32_t n;
     float p = exp_parts(x, &n);
@@ -86,7 +88,7 @@ OP_INLINE float normal_share_f32(float x, float *density_out) {
     return x > 0 ? 1 - tail : tail;
 }
 
-/* The point at an angle of `turns` (-1/2 to 1/2) of a circle. */
+/* The point of the unit circle at an angle of `turns` (-1/2 to 1/2). */
 OP_INLINE void circle_point_f32(float turns, float *cosine_out, float *sine_out) {
     float shifted = turns * 4 + ROUND_TO_WHOLE;
     uint32_t quarter = float_bits(shifted); /* the lowest bits count quarters */

@@ -1,6 +1,6 @@
 /*
- * Matrix products by CBLAS (OpenBLAS and the like), one call for each index of the batch dimensions. Where all of a batch multiply
- * the same b, its rows are rows of one product.
+ * Matrix products by CBLAS (OpenBLAS and the like), one call for each index of the batch dimensions. If all matrices
+ * of a batch are multiplied by the same b, their rows become the rows of one product.
  */
 #include <cblas.h>
 #include <limits.h>
@@ -12,7 +12,7 @@
 #define gemm_f32 cblas_sgemm
 #define gemm_f64 cblas_dgemm
 
-/* What is left of the batch dimensions, and the rows of each product. */
+/* The batch dimensions that remain after merging, and the rows of each product. */
 typedef struct batches {
     int ndims;
     int64_t m;

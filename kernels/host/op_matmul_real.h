@@ -17,8 +17,8 @@ void OF(tutti_kernel_product)(bool transpose_a, bool transpose_b, int m, int n, 
     }
 }
 
-/* c[rows, columns]: each row becomes the bias. Products are then added, which costs no more than writing them: CBLAS begins with
- * a pass over c in any case. */
+/* c[rows, columns]: sets each row to the bias. Products are then added, which costs no more than writing them:
+ * CBLAS begins with a pass over c in any case. */
 static void OF(begin_with)(size_t rows, size_t columns, const REAL *bias, REAL *c) {
     for (size_t row = 0; row < rows; row++, c += columns) memcpy(c, bias, columns * sizeof *c);
 }

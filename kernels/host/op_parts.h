@@ -1,9 +1,9 @@
 /*
- * What the files of the operators (op_*.c) share: conversions of small floats by blocks, loops over dense elements, and a template
- * for both reals.
+ * Shared by the files of the operators (op_*.c): conversions of small floats in blocks, loops over dense elements,
+ * and a template for both reals.
  *
- * Broadcast and converted operands go through blocks on the stack that stay in the first-level cache; so every inner loop runs over
- * dense arrays, and there is one per operation and type.
+ * Broadcast and converted operands go through blocks on the stack that stay in the first-level cache. So every inner
+ * loop runs over dense arrays, and there is one loop per operation and type.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_PARTS_H
 #define TUTTI_KERNELS_HOST_OP_PARTS_H
@@ -46,7 +46,7 @@ static inline bool op_is_integer(tutti_type type) {
     return type <= TUTTI_UINT64;
 }
 
-/* Does int64 hold it? */
+/* Is it a whole number that int64 holds? */
 static inline bool op_is_whole(double number) {
     return floor(number) == number && fabs(number) < 0x1p63;
 }
@@ -87,13 +87,13 @@ static inline void op_narrow(tutti_type type, size_t count, const float *x, void
     tutti_kernel_vector_in_use()->narrow[type](y, x, count);
 }
 
-/* `count` dense elements of a type that is computed in itself; y may be an operand. NULL in the table: the type has not this
- * operation. */
+/* A loop over `count` dense elements of a type that is computed in itself; y may be an operand. NULL in the table:
+ * the type does not have this operation. */
 typedef void (*tutti_kernel_binary_step)(size_t count, const void *a, const void *b, void *y);
 #define OP_BINARY_KINDS (TUTTI_KERNEL_GELU_TANH_BACKWARD + 1)
 extern const tutti_kernel_binary_step tutti_kernel_binary_steps[OP_BINARY_KINDS][TUTTI_TYPE_COUNT];
 
-/* c[m, n] = op(a) op(b), or c += it, as tutti_kernel_matmul has it for one product. */
+/* c[m, n] = op(a) op(b), or with `adds` c += op(a) op(b), for one product as in tutti_kernel_matmul. */
 void tutti_kernel_product_f32(bool transpose_a, bool transpose_b, int m, int n, int k, const float *a, const float *b,
                               bool adds, float *c);
 void tutti_kernel_product_f64(bool transpose_a, bool transpose_b, int m, int n, int k, const double *a, const double *b,

@@ -1,6 +1,7 @@
 /*
- * Pooling by maximum and by average. Inner loops run over the channels of a pixel and have no branches. Max-pooling backward looks
- * for each window's maximum again: that costs a pass over x, but nothing is kept, and the same gradient comes from any cut of x.
+ * Pooling by maximum and by average. Inner loops run over the channels of a pixel and have no branches. Max-pooling
+ * backward searches for each window's maximum again: that costs a pass over x, but nothing has to be kept, and the
+ * gradient does not depend on how x is cut.
  */
 #include <math.h>
 #include <string.h>

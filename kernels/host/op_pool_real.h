@@ -27,7 +27,7 @@ static inline void OF(find_larger)(size_t channels, int32_t position, const REAL
     for (size_t c = 0; c < channels; c++) {
         const REAL value = x[c], old = best[c];
         const int32_t old_where = where[c];
-        /* -infinity is found, too, where nothing has been before it. */
+        /* The first element is taken even if it is -infinity. */
         const int larger = (value > old) | (value != value) | (old_where < 0);
         best[c] = larger ? value : old;
         where[c] = larger ? position : old_where;
@@ -71,7 +71,7 @@ static void OF(max_backward)(const tutti_kernel_window *window, const REAL *x, c
             }
 }
 
-/* 1 / the number of pixels that count; 0: there is none. */
+/* 1 / the number of pixels that count; 0 if there is none. */
 static inline REAL OF(share)(const tutti_kernel_window *window, const window_cut *cut, bool count_padding) {
     const int64_t inside = (cut->bottom - cut->top) * (cut->right - cut->left);
     const int64_t pixels = count_padding ? window->kernel_height * window->kernel_width : inside;

@@ -1,9 +1,9 @@
 /*
- * What an element becomes by its index in a global array: dropout, random numbers, sequences.
+ * Elements that depend on their index in a global array: dropout, random numbers, sequences.
  *
- * The local array is a list of runs, elements whose indices follow one another, and these are taken in blocks. Word i % 4 of
- * Philox's block i / 4 belongs to element i, as in the trainer's dropout; where float64 numbers are drawn, an element has two
- * words.
+ * The local array is a list of runs, which are elements with consecutive indices, and runs are processed in blocks.
+ * Word i % 4 of Philox's block i / 4 belongs to element i, as in the trainer's dropout; where float64 numbers are
+ * drawn, an element has two words.
  */
 #include <math.h>
 #include <string.h>
@@ -14,25 +14,25 @@
 #include "kernels/random.h"
 #include "kernels/real.h"
 
-/* What a block needs to know; not every operation uses all. */
+/* The parameters of a block; not every operation uses all of them. */
 typedef struct job {
     tutti_type type;
     size_t bytes; /* of an element */
     tutti_kernel_random random;
     double a, b;   /* low and the distance to high; mean and deviation; start and step */
     double last;   /* the largest number below high */
-    bool is_whole; /* in 64 bits */
+    bool is_whole; /* computed in 64 bits */
     const unsigned char *x;
     unsigned char *y;
 } job;
 
-/* y[at, at + count) of elements with indices from `index` on; count <= OP_BLOCK. */
+/* Computes y[at, at + count), whose elements have the indices from `index` on; count <= OP_BLOCK. */
 typedef void (*block_function)(const job *j, uint64_t index, size_t at, size_t count);
 
 static void for_blocks(const tutti_kernel_shard *shard, const job *j, block_function run) {
     int outer = shard->ndims; /* dimensions around a run */
     uint64_t run_count = 1, strides[TUTTI_KERNEL_MOST_DIMS], stride = 1;
-    bool whole = true; /* all dimensions behind are */
+    bool whole = true; /* are all dimensions after d whole? */
     for (int d = shard->ndims - 1; d >= 0; d--) {
         if (shard->shape[d] == 0) return;
         strides[d] = stride;
@@ -59,7 +59,8 @@ static void for_blocks(const tutti_kernel_shard *shard, const job *j, block_func
     }
 }
 
-/* Those of a block, from the beginning of a Philox block on: 4 / each elements have one. Gives the index of that beginning. */
+/* Draws the words of a block, from the beginning of a Philox block on: 4 / each elements share one. Returns the
+ * index of the first of these elements. */
 typedef uint32_t words[2 * OP_BLOCK + 8 + 4 * OP_DRAW_BLOCKS];
 static uint64_t draw(const job *j, uint64_t index, size_t count, uint64_t each, uint32_t *words_out) {
     const uint64_t per_block = 4 / each, first = index / per_block, end = (index + count + per_block - 1) / per_block;
@@ -138,7 +139,7 @@ static void uniform_block(const job *j, uint64_t index, size_t at, size_t count)
     store(j, at, count, block.floats);
 }
 
-/* The largest number of the type below `high`; but not below `low`, as the type has it. */
+/* Returns the largest number of the type below `high`, but not less than `low` rounded to the type. */
 static double largest_below(tutti_type type, double low, double high) {
     double wide[2] = {low, high};
     op_block narrow;

@@ -1,7 +1,8 @@
 /*
  * Sums, minima and maxima over a set of dimensions.
  *
- * Dimensions are merged until kept and reduced ones alternate. One loop does all: accumulators [columns] take in dense rows.
+ * Dimensions are merged until kept and reduced ones alternate. One loop does all the work: it folds dense rows into
+ * accumulators [columns].
  *   last dimension kept:            the rows are those of the array, in blocks of columns
  *   last dimension reduced, long:   a row of the array is folded into LANES accumulators, and these into one
  *   last dimension reduced, short:  many rows of the array, transposed
@@ -15,9 +16,9 @@
 #include "kernels/real.h"
 
 #define LANES 64
-#define SHORT 32 /* elements of a row that is not worth lanes */
+#define SHORT 32 /* rows with at most this many elements do not use lanes */
 
-/* accumulators[column] takes in x[row * stride + column], for each row. */
+/* Folds x[row * stride + column] into accumulators[column], for each row. */
 typedef void (*fold_columns)(size_t rows, size_t columns, size_t stride, const void *x, void *accumulators);
 #define FOLDS(word, suffix, element, total, expression)                                                                \
     TUTTI_VECTOR_CLONES static void word##_columns_##suffix(size_t rows, size_t columns, size_t stride, const void *x, \
@@ -87,7 +88,7 @@ static nest make_nest(tutti_reduction reduction, const tutti_kernel_reduce_args 
     n.total_bytes = op_bytes(n.total_type);
     n.step = folds[reduction][wide];
     n.total_step = folds[reduction][n.total_type];
-    /* A cast takes infinity to the end of an integer type. */
+    /* A cast turns infinity into the limit of an integer type. */
     n.identity = reduction == TUTTI_SUM ? 0 : reduction == TUTTI_MIN ? INFINITY : -INFINITY;
     if (args->type == TUTTI_BOOL) n.identity = reduction == TUTTI_MIN;
     for (int d = 0; d < args->ndims; d++) {
@@ -108,7 +109,7 @@ static nest make_nest(tutti_reduction reduction, const tutti_kernel_reduce_args 
     return n;
 }
 
-/* The next index over the outer dimensions [0, end) of one kind; false after the last. Moves x along. */
+/* Moves index and x to the next index over the outer dimensions [0, end) of one kind; returns false after the last. */
 static bool next_index(const nest *n, int end, bool reduced, size_t *index, const unsigned char **x) {
     for (int d = end - 1; d >= 0; d--) {
         if (n->reduced[d] != reduced) continue;
@@ -120,7 +121,7 @@ static bool next_index(const nest *n, int end, bool reduced, size_t *index, cons
     return false;
 }
 
-/* n->step, for small floats by blocks of float32. */
+/* Runs n->step; small floats are widened to blocks of float32 first. */
 static void take_in(const nest *n, size_t rows, size_t columns, size_t stride, const unsigned char *x, void *totals) {
     if (!op_is_small(n->type)) {
         n->step(rows, columns, stride, x, totals);
@@ -135,18 +136,18 @@ static void take_in(const nest *n, size_t rows, size_t columns, size_t stride, c
     }
 }
 
-/* totals[columns] = those of `groups` groups, one behind the other. */
+/* totals[columns] = the totals of `groups` groups, which lie one after the other, folded into one. */
 static void join_groups(const nest *n, size_t groups, size_t columns, unsigned char *totals) {
     if (groups > 1) n->total_step(groups - 1, columns, columns, totals + columns * n->total_bytes, totals);
 }
 
-/* The last dimension is kept. */
+/* For a last dimension that is kept. */
 static void reduce_columns(const nest *n, const unsigned char *x, unsigned char *y) {
     const int last = n->ndims - 1;
     const bool has_rows = last > 0;
     const size_t columns = n->shape[last], rows = has_rows ? n->shape[last - 1] : 1;
     const int outer = has_rows ? last - 1 : 0;
-    /* Short rows: several as one. */
+    /* Several short rows are handled as one. */
     const size_t groups = columns < LANES ? op_least(4 * LANES / columns, rows) : 1;
     size_t kept[TUTTI_KERNEL_MOST_DIMS] = {0};
     do {
@@ -173,7 +174,7 @@ static void reduce_columns(const nest *n, const unsigned char *x, unsigned char 
     } while (next_index(n, outer, false, kept, &x));
 }
 
-/* The last dimension is reduced, and long. */
+/* For a last dimension that is reduced and long. */
 static void reduce_long_rows(const nest *n, const unsigned char *x, unsigned char *y) {
     const int last = n->ndims - 1;
     const size_t columns = n->shape[last], rest = columns % LANES;
@@ -211,7 +212,7 @@ static void transpose(size_t element_bytes, size_t rows, size_t columns, const v
     }
 }
 
-/* The last dimension is reduced, and short: the one before it is kept, or there is none. */
+/* For a last dimension that is reduced and short; the dimension before it is kept, or there is none. */
 static void reduce_short_rows(const nest *n, const unsigned char *x, unsigned char *y) {
     const int last = n->ndims - 1, outer = last > 0 ? last - 1 : 0;
     const size_t columns = n->shape[last], rows = last > 0 ? n->shape[last - 1] : 1;

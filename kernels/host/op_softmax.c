@@ -1,6 +1,7 @@
 /*
- * Softmax, and softmax cross-entropy in parts: what ranks with some of the classes each can compute before and after they have
- * added up. The largest element is subtracted first, so that no exponential overflows; sums are kept in float64.
+ * Softmax, and softmax cross-entropy in parts, for ranks that each have some of the classes and reduce the results
+ * between the parts. The largest element is subtracted first, so that no exponential overflows; sums are kept in
+ * float64.
  *
  * Rows go through all passes while they are in the first-level cache.
  */
@@ -11,7 +12,7 @@
 #include "kernels/host/op_parts.h"
 #include "kernels/real.h"
 
-#define SHORT 32 /* elements of a row that is not worth a call */
+#define SHORT 32 /* rows with fewer elements are not worth a call each */
 
 static const tutti_kernel_loops *loops_f32(void) {
     return &tutti_kernel_vector_in_use()->f32;
@@ -21,7 +22,7 @@ static const tutti_kernel_loops *loops_f64(void) {
     return &tutti_kernel_vector_in_use()->f64;
 }
 
-/* So many rows have OP_BLOCK elements or fewer; at least one, at most OP_BLOCK. */
+/* Returns the number of rows that have OP_BLOCK elements or fewer; at least 1, at most OP_BLOCK. */
 static size_t rows_at_once(size_t classes) {
     return classes == 0 ? OP_BLOCK : classes > OP_BLOCK ? 1 : OP_BLOCK / classes;
 }
@@ -36,7 +37,7 @@ static bool is_label(const tutti_kernel_labels *labels, size_t row) {
     return label >= 0 && label < labels->classes;
 }
 
-/* The label's column; `classes` if this rank has it not. */
+/* Returns the label's column, or `classes` if this rank does not have it. */
 static size_t column_of(const tutti_kernel_labels *labels, size_t row, size_t classes) {
     if (!is_label(labels, row)) return classes;
     const int64_t column = label_of(labels, row) - labels->first;
@@ -76,7 +77,7 @@ void tutti_kernel_cross_entropy_losses(tutti_type type, size_t rows, const void 
     else losses_f64(rows, max, sums, logits, labels, losses);
 }
 
-/* Some rows at a time, which are in a cache when their exponentials are added up. */
+/* Handles some rows at a time, so that they are in a cache when their exponentials are added up. */
 void tutti_kernel_cross_entropy(tutti_type type, size_t rows, size_t classes, const void *x,
                                 const tutti_kernel_labels *labels, void *max, void *sums, void *losses) {
     const size_t bytes = op_bytes(type), step = rows_at_once(classes), label_bytes = op_bytes(labels->type);

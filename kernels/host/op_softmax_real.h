@@ -26,7 +26,7 @@ static void OF(exponentiate_rows)(size_t rows, size_t classes, const REAL *x, co
     loops->exp_below(rows * classes, 0, y, y);
 }
 
-/* results[row] = the largest of x[row, :], or their sum; short rows all at once. */
+/* results[row] = the largest of x[row, :], or their sum; short rows are reduced together. */
 static void OF(reduce_rows)(tutti_reduction reduction, size_t rows, size_t classes, const REAL *x, REAL *results) {
     const tutti_kernel_loops *loops = OF(loops)();
     if (classes < SHORT) {
@@ -63,7 +63,7 @@ static void OF(softmax_backward)(size_t rows, size_t classes, const REAL *y, con
         OF(softmax_backward_row)(classes, (REAL)loops->products(classes, y, dy), y, dy, dx);
 }
 
-/* Without a place for all exponentials: by blocks. */
+/* There is no memory for all exponentials, so they are computed in blocks. */
 static void OF(exp_sums)(size_t rows, size_t classes, const REAL *x, const REAL *max, REAL *sums) {
     const tutti_kernel_loops *loops = OF(loops)();
     const size_t step = rows_at_once(classes);

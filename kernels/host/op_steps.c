@@ -17,7 +17,8 @@
         }                                                                                                              \
     }
 
-/* Sums, differences and products in unsigned numbers: no signed overflow, same low bits. 1u: nor of promoted narrow ones. */
+/* Sums, differences and products are computed in unsigned numbers: no signed overflow, same low bits. 1u makes
+ * promoted narrow types unsigned, too. */
 #define WHOLE_STEPS(suffix, element)                                                                                   \
     STEP(add, suffix, element, 1u * p + q)                                                                             \
     STEP(sub, suffix, element, 1u * p - q)                                                                             \
@@ -34,7 +35,7 @@ WHOLE_STEPS(u64, uint64_t)
     STEP(relu_backward, suffix, element, p <= 0 ? 0 : q)
 OP_INTEGER_TYPES(ORDERED_STEPS)
 
-/* The smallest / -1 would overflow: it is negated as an unsigned number. */
+/* The smallest / -1 would overflow, so a number is divided by -1 by negating it as an unsigned number. */
 #define UNSIGNED_DIV(suffix, element) STEP(div, suffix, element, q == 0 ? 0 : p / (q == 0 ? 1 : q))
 #define SIGNED_DIV(suffix, element, unsigned_element)                                                                  \
     STEP(div, suffix, element,                                                                                         \
@@ -61,7 +62,7 @@ UNSIGNED_DIV(u64, uint64_t)
     STEP(relu_backward, suffix, element, p <= 0 ? 0 : q)
 OP_REAL_TYPES(REAL_STEPS)
 
-/* Compiled for each instruction set. */
+/* These loops are compiled for each instruction set (op_vector.h). */
 #define VECTOR_STEP(word, suffix)                                                                                      \
     static void word##_##suffix(size_t count, const void *a, const void *b, void *y) {                                 \
         tutti_kernel_vector_in_use()->suffix.word(count, a, b, y);                                                     \

@@ -1,5 +1,6 @@
 /*
- * The host's functions of the operators, behind the table (kernels/operators.h): at once, and nothing fails.
+ * The host's functions of the operators, as a table (kernels/operators.h). They are done when they return, and never
+ * fail.
  */
 #include <string.h>
 

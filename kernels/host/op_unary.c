@@ -23,7 +23,7 @@ typedef void (*unary_step)(size_t count, const void *x, void *y);
     }
 #define RELU_STEP(suffix, element, type) STEP(relu, suffix, element, p <= 0 ? 0 : p)
 OP_INTEGER_TYPES(RELU_STEP)
-/* Those are compiled for each instruction set. */
+/* These loops are compiled for each instruction set (op_vector.h). */
 #define VECTOR_STEP(word, suffix)                                                                                      \
     static void word##_step_##suffix(size_t count, const void *x, void *y) {                                           \
         tutti_kernel_vector_in_use()->suffix.word(count, x, y);                                                        \
@@ -64,7 +64,8 @@ void tutti_kernel_unary(tutti_kernel_unary_kind kind, tutti_type type, size_t co
 
 /* ---------------------------------------------------------------------------------------- with a number */
 
-/* Integers and a number that is not whole: in float64, back by the rules of a cast, but rounded to nearest. */
+/* For integers and a number that is not whole: computed in float64, and cast back by the rules of a cast, but
+ * rounded to nearest. */
 static void compute_in_float64(tutti_type type, double factor, double addend, size_t count, const void *x, void *y) {
     const size_t bytes = op_bytes(type);
     for (size_t at = 0; at < count; at += OP_BLOCK) {

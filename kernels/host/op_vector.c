@@ -1,5 +1,5 @@
 /*
- * Which instruction set's loops run.
+ * Picks the instruction set whose loops run.
  */
 #include "kernels/host/op_vector.h"
 
@@ -24,7 +24,7 @@ bool tutti_kernel_vector_use(const char *name) {
     return true;
 }
 
-/* Threads that meet here for the first time store the same pointer to constant data: no order is needed. */
+/* Threads that get here first at the same time store the same pointer to constant data: no order is needed. */
 const tutti_kernel_vector *tutti_kernel_vector_in_use(void) {
     const tutti_kernel_vector *vector = atomic_load_explicit(&in_use, memory_order_relaxed);
     if (vector != NULL) return vector;

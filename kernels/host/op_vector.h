@@ -1,7 +1,8 @@
 /*
- * Loops of the operators that compute more than they read: exponentials and what is made of them, conversions of small floats,
- * random words. They are compiled for each instruction set (op_vector_plain.c, op_vector_avx2.c, op_vector_avx512.c) and give
- * the same bits with each; what memory bounds is compiled by TUTTI_VECTOR_CLONES instead.
+ * Loops of the operators that compute more than they read: exponentials and functions of them, conversions of small
+ * floats, random words. They are compiled for each instruction set (op_vector_plain.c, op_vector_avx2.c,
+ * op_vector_avx512.c) and give the same bits with each. Loops bound by memory bandwidth are compiled with
+ * TUTTI_VECTOR_CLONES instead.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_VECTOR_H
 #define TUTTI_KERNELS_HOST_OP_VECTOR_H
@@ -12,7 +13,7 @@
 
 #include <tutti/tutti.h>
 
-/* Of one real type. y may be x, a or b. */
+/* Loops for one real type. y may be x, a or b. */
 typedef struct tutti_kernel_loops {
     void (*exp)(size_t count, const void *x, void *y);
     void (*log)(size_t count, const void *x, void *y);
@@ -20,12 +21,13 @@ typedef struct tutti_kernel_loops {
     void (*gelu_tanh)(size_t count, const void *x, void *y);
     void (*gelu_backward)(size_t count, const void *a, const void *b, void *y);
     void (*gelu_tanh_backward)(size_t count, const void *a, const void *b, void *y);
-    /* y = exp(x - shift), or that times a factor, where no x is above shift: what is below the smallest normal number is 0. */
+    /* y = exp(x - shift), or that times a factor. No x is above shift; results below the smallest normal number are
+     * 0. */
     void (*exp_below)(size_t count, double shift, const void *x, void *y);
     void (*exp_below_times)(size_t count, double shift, double factor, const void *x, void *y);
-    double (*largest)(size_t count, const void *x); /* NaN may be passed over; -infinity of nothing */
+    double (*largest)(size_t count, const void *x); /* NaN may be ignored; -infinity if count is 0 */
     double (*total)(size_t count, const void *x);
-    double (*products)(size_t count, const void *a, const void *b); /* their sum */
+    double (*products)(size_t count, const void *a, const void *b); /* the sum of the products */
 } tutti_kernel_loops;
 
 typedef struct tutti_kernel_vector {
@@ -33,9 +35,10 @@ typedef struct tutti_kernel_vector {
     /* Small floats only. */
     void (*widen[TUTTI_TYPE_COUNT])(float *y, const void *x, size_t count);
     void (*narrow[TUTTI_TYPE_COUNT])(void *y, const float *x, size_t count);
-    /* words[4 * i ... 4 * i + 3] = Philox's block first + i. Writes OP_DRAW_BLOCKS at a time: room for as many more. */
+    /* words[4 * i ... 4 * i + 3] = Philox's block first + i. Writes OP_DRAW_BLOCKS blocks at a time, so words needs
+     * room for that many more. */
     void (*draw)(uint64_t seed, uint64_t stream, uint64_t first, size_t blocks, uint32_t *words);
-    /* Of float32, from words. y = low + [0, 1) * span, but at most last. */
+    /* float32 from words: y = low + [0, 1) * span, but at most last. */
     void (*uniform)(size_t count, const uint32_t *words, float low, float span, float last, float *y);
     /* Elements 2i and 2i + 1 from words 2i and 2i + 1 (Box and Muller, 1958). */
     void (*normal)(size_t pairs, const uint32_t *words, float mean, float deviation, float *y);
@@ -48,11 +51,11 @@ extern const tutti_kernel_vector tutti_kernel_vector_plain;
 extern const tutti_kernel_vector tutti_kernel_vector_avx2, tutti_kernel_vector_avx512;
 #endif
 
-/* The best one that this processor can run. */
+/* Returns the variant in use: at first the best one that this processor can run. */
 const tutti_kernel_vector *tutti_kernel_vector_in_use(void);
 
-/* For tests and benches: "plain", "avx2" or "avx512" from now on; NULL: the best one again. False, and no change, where there
- * is none of that name. */
+/* For tests and benches: uses "plain", "avx2" or "avx512" from now on, or with NULL the best one again. Returns
+ * false and changes nothing if there is none of that name. */
 bool tutti_kernel_vector_use(const char *name);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The loops of op_vector.h, for the instruction set that the compiler targets; a file per instruction set defines
- * OP_VECTOR, the table's name, and includes this.
+ * The loops of op_vector.h, for the instruction set that the compiler targets. A file per instruction set defines
+ * OP_VECTOR, the table's name, and includes this file.
  */
 #include <stdbool.h>
 
@@ -26,7 +26,7 @@
 
 /* ---------------------------------------------------------------------------------------- random words */
 
-/* Each lane of 64 bits holds a word of a block in its lower half; what is in the upper one is not looked at. */
+/* Each 64-bit lane holds a word of a block in its lower half; its upper half is ignored. */
 typedef uint64_t wide_words __attribute__((vector_size(REGISTER_BYTES)));
 
 static inline __attribute__((always_inline)) wide_words multiply(wide_words a, uint32_t factor) {

@@ -44,7 +44,7 @@ static void OF(exp_below_times_step)(size_t count, double shift, double factor, 
     for (size_t i = 0; i < count; i++) ys[i] = OF(exp_below)(xs[i] - by) * times;
 }
 
-/* Where LANES of them run beside one another, their number decides on the order of a sum, not the width of registers. */
+/* Where LANES accumulators run side by side, LANES determines the order of a sum, not the width of the registers. */
 
 static double OF(largest_step)(size_t count, const void *x) {
     const REAL *xs = x;

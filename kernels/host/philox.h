@@ -1,5 +1,5 @@
 /*
- * Philox4x32-10 (Salmon et al., 2011), one block; loops over it become vector code.
+ * Philox4x32-10 (Salmon et al., 2011), one block; loops over it are vectorised.
  */
 #ifndef TUTTI_KERNELS_HOST_PHILOX_H
 #define TUTTI_KERNELS_HOST_PHILOX_H

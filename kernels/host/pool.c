@@ -24,7 +24,8 @@ static inline clipped clip(const tutti_window *window, int out_row, int out_colu
     };
 }
 
-/* best = max(best, x), remembering where. value != value holds for NaN, which wins and then stays. */
+/* best = max(best, x), and where = position of the maximum. value != value holds for NaN, which wins and then
+ * stays. */
 static inline void take_larger(size_t channels, int position, const tutti_real *restrict x, tutti_real *restrict best,
                                int32_t *restrict where) {
     for (size_t c = 0; c < channels; c++) {
@@ -59,7 +60,7 @@ void tutti_max_pool_forward(const tutti_window *window, int batch, const tutti_r
             }
 }
 
-/* Does every pixel lie under exactly one window? Then nothing is zeroed or added up. */
+/* Does every pixel lie under exactly one window? Then nothing has to be zeroed or added up. */
 static bool is_tiling(const tutti_window *window) {
     return window->kernel == window->stride && window->in_height % window->kernel == 0 &&
            window->in_width % window->kernel == 0;

@@ -1,5 +1,5 @@
 /*
- * What this x86 processor can run, of the instruction sets for which loops are compiled.
+ * Tests whether this x86 processor has the instruction sets for which loops are compiled.
  */
 #ifndef TUTTI_KERNELS_HOST_PROCESSOR_H
 #define TUTTI_KERNELS_HOST_PROCESSOR_H
@@ -7,7 +7,7 @@
 #include <cpuid.h>
 #include <stdbool.h>
 
-/* With F16C, which nearly all processors with AVX2 have. */
+/* Includes F16C, which nearly all processors with AVX2 have. */
 static inline bool processor_has_avx2(void) {
     unsigned eax, ebx, ecx, edx;
     __builtin_cpu_init();

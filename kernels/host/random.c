@@ -1,5 +1,5 @@
 /*
- * Philox4x32-10 and what is drawn from it.
+ * Philox4x32-10 and the numbers that are drawn from it.
  */
 #include "kernels/random.h"
 
@@ -29,7 +29,7 @@ static void box_muller(uint32_t word_0, uint32_t word_1, double pair_out[2]) {
     pair_out[1] = radius * sin(angle);
 }
 
-/* The first of a sequence of deviates that lies within two standard deviations; 95 % of them do. */
+/* Returns the first of a sequence of deviates that lies within two standard deviations; 95 % of them do. */
 static double truncated_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     for (uint64_t attempt = 0;; attempt++) {
         uint32_t words[4];

@@ -8,7 +8,7 @@
 #include "kernels/operators.h"
 
 static inline tutti_kernel_window rectangle_of(const tutti_window *window, int batch) {
-    tutti_kernel_window made; /* this is C++, too */
+    tutti_kernel_window made; /* C++ code includes this file, too */
     made.batch = batch;
     made.in_height = window->in_height;
     made.in_width = window->in_width;

@@ -1,9 +1,9 @@
 /*
- * tutti_reduce_host: picks the best instruction set once and drives its loops.
+ * tutti_reduce_host: picks the best instruction set once and runs its loops.
  *
- * Up to four sources of a sum go through one loop straight into dst. More are folded block by block in an
+ * Up to four sources of a sum go through one loop directly into dst. More sources are folded block by block in an
  * accumulator that stays in the first-level cache, because dst may be one of the sources and must not be written
- * before all of them have been read. Small floats always take that way: each block is widened to float32, folded,
+ * before all of them have been read. Small floats always take this path: each block is widened to float32, folded,
  * and narrowed once.
  */
 #include "kernels/reduce.h"
@@ -22,11 +22,11 @@
 
 /* Four blocks leave half of a first-level cache of 32 KiB to the sources. */
 #define BLOCK_BYTES 4096
-/* Of a result that goes past the caches: so little that the processor reads the next inputs while it still writes. With 4
- * KiB, reads and writes take turns. */
+/* Block size for a result that is written past the caches: small enough that the processor reads the next inputs
+ * while it still writes. With 4 KiB, reads and writes alternate. */
 #define STREAM_BYTES 512
 typedef union block {
-    unsigned char bytes[BLOCK_BYTES]; /* of the type that is reduced */
+    unsigned char bytes[BLOCK_BYTES]; /* elements of the type that is reduced */
     float floats[BLOCK_BYTES / sizeof(float)];
 } block;
 
@@ -56,7 +56,7 @@ bool tutti_reduce_use_variant(const char *name) {
     return false;
 }
 
-/* Threads that meet here for the first time store the same pointer to constant data: no order is needed. */
+/* Threads that get here first at the same time store the same pointer to constant data: no order is needed. */
 static const tutti_reduce_variant *current_variant(void) {
     const tutti_reduce_variant *variant = atomic_load_explicit(&variant_in_use, memory_order_relaxed);
     if (TUTTI_LIKELY(variant)) return variant;
@@ -81,11 +81,11 @@ bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction) {
     return is_integer(type) || !bitwise;
 }
 
-/* How one call is carried out. */
+/* How one call is done. */
 typedef struct plan {
     const tutti_reduce_args *args;
-    const tutti_fold_step *steps;      /* of the fold, by inputs - 1 */
-    const tutti_fold_step *last_steps; /* of the last fold of a block: avg scales there */
+    const tutti_fold_step *steps;      /* steps of the fold, indexed by inputs - 1 */
+    const tutti_fold_step *last_steps; /* steps of a block's last fold: avg scales there */
     void (*widen)(float *out, const void *in, size_t count);
     void (*narrow)(void *out, const float *in, size_t count);
     size_t element_bytes;
@@ -114,7 +114,7 @@ static tutti_reduce_fold fold_of(tutti_type type, tutti_reduction reduction) {
     return type == TUTTI_BOOL ? bool_fold(reduction) : folds[reduction];
 }
 
-/* Multiplying by the reciprocal of a power of two gives the same bits as dividing, sooner. */
+/* Multiplying by the reciprocal of a power of two gives the same bits as dividing, and is faster. */
 static tutti_reduce_fold plan_scale(plan *p, int divisor) {
     const bool power_of_two = (divisor & (divisor - 1)) == 0;
     p->scale = power_of_two ? 1.0 / divisor : (double)divisor;
@@ -128,7 +128,7 @@ static plan make_plan(const tutti_reduce_args *args) {
     p.element_bytes = tutti_type_bytes(args->type);
     p.count = args->count;
     tutti_type type = p.widen ? TUTTI_FLOAT32 : args->type;
-    if (fold >= TUTTI_FOLD_AND && type != TUTTI_BOOL) { /* bits do not know their type */
+    if (fold >= TUTTI_FOLD_AND && type != TUTTI_BOOL) { /* bitwise folds do not depend on the type */
         type = TUTTI_UINT8;
         p.count *= p.element_bytes;
         p.element_bytes = 1;
@@ -144,7 +144,7 @@ static plan make_plan(const tutti_reduce_args *args) {
     return p;
 }
 
-/* ------------------------------------------------------------------------------------------- carrying out */
+/* ----------------------------------------------------------------------------------------------- reducing */
 
 #define DIVIDE(element, wide)                                                                                          \
     for (size_t i = 0; i < count; i++) ((element *)values)[i] = (element)(((element *)values)[i] / (wide)divisor)
@@ -163,7 +163,7 @@ static void divide_integers(void *values, size_t count, tutti_type type, int div
     }
 }
 
-/* The factor as an integer modulo 2^64; what no integer type holds goes to the nearest end. */
+/* Returns the factor as an integer modulo 2^64; a factor beyond every integer type becomes the nearest limit. */
 static uint64_t whole_factor(double factor) {
     if (factor >= 0x1p64) return UINT64_MAX;
     if (factor >= 0) return (uint64_t)factor;
@@ -175,7 +175,8 @@ static void set_factor(tutti_fold_scalars *scalars, int input, double factor) {
     scalars->whole_factor[input] = whole_factor(factor);
 }
 
-/* dst = the result's elements [start, start + count). `blocks` are scratch; results so far are always in the first one. */
+/* dst = the result's elements [start, start + count). `blocks` are scratch; partial results are always in the first
+ * one. */
 static void reduce_block(const plan *p, size_t start, size_t count, void *dst, block *blocks) {
     const tutti_reduce_args *args = p->args;
     tutti_fold_scalars scalars = {.scale = p->scale};
@@ -204,7 +205,7 @@ static bool is_one_pass(const plan *p) {
     return !p->widen && !p->divide_after && p->args->nsrcs <= p->widest;
 }
 
-/* The same where one pass does it, without factors: nothing is prepared. */
+/* As reduce_block, if one pass suffices and there are no factors: nothing has to be prepared. */
 static void reduce_at_once(const plan *p, size_t start, size_t count, void *dst) {
     const tutti_fold_scalars scalars = {.scale = p->scale};
     const void *ins[TUTTI_REDUCE_MAX_INPUTS];
@@ -213,7 +214,7 @@ static void reduce_at_once(const plan *p, size_t start, size_t count, void *dst)
     p->last_steps[p->args->nsrcs - 1](dst, ins, &scalars, count);
 }
 
-/* One source, as it is? */
+/* Is the result a plain copy of the only source? */
 static bool is_copy(const tutti_reduce_args *args) {
     assert(args->nsrcs >= 1 && tutti_reduce_supports(args->type, args->reduction));
     assert(args->reduction != TUTTI_PREMUL_SUM || args->factors);
@@ -230,7 +231,7 @@ void tutti_reduce_host(const tutti_reduce_args *args) {
     }
     const plan p = make_plan(args);
     const bool one_pass = is_one_pass(&p);
-    if (one_pass && !args->factors) { /* short vectors must not wait for anything else */
+    if (one_pass && !args->factors) { /* short vectors must not pay for anything else */
         reduce_at_once(&p, 0, p.count, args->dst);
         return;
     }
@@ -241,7 +242,7 @@ void tutti_reduce_host(const tutti_reduce_args *args) {
                      (unsigned char *)args->dst + start * p.element_bytes, blocks);
 }
 
-/* Elements up to where a line of dst begins. */
+/* Returns the number of elements before the first cache line that begins in dst. */
 static size_t head_count(const plan *p, const void *dst) {
     return tutti_min_size(-(uintptr_t)dst % TUTTI_CACHE_LINE / p->element_bytes, p->count);
 }

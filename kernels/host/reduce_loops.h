@@ -1,5 +1,5 @@
 /*
- * All loops of one instruction set and the table of them; a variant's .c file defines REDUCE_VARIANT (the table's
+ * All loops of one instruction set and the table of them. A variant's .c file defines REDUCE_VARIANT (the table's
  * name) and REDUCE_VARIANT_NAME, is compiled with the flags of its instruction set, and includes this file.
  *
  * The loops are plain C that gcc and clang vectorise. Every operation in them is exactly rounded or on integers,

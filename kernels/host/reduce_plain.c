@@ -1,5 +1,5 @@
 /*
- * Reduction loops for the compiler's default instruction set: SSE2 on x86-64, NEON on 64-bit ARM. Always there.
+ * Reduction loops for the compiler's default instruction set: SSE2 on x86-64, NEON on 64-bit ARM. In every build.
  */
 #define REDUCE_VARIANT tutti_reduce_plain
 #if defined(__ARM_NEON)

@@ -1,10 +1,11 @@
 /*
- * float16, bfloat16 and float8 from and to float32, without branches so that compilers vectorise the loops.
+ * Conversions of float16, bfloat16 and float8 from and to float32, without branches so that compilers vectorise the
+ * loops.
  *
- * Rounding is to nearest even, once. Overflow as in PyTorch's casts (2.13): float16, bfloat16 and e5m2 go to
- * infinity, e4m3fn (which has none) to its largest number, infinities too. Where the F16C instructions are at hand
- * they do float16, with the same bits. Nothing here relies on denormal float32 numbers, so flush-to-zero modes change
- * nothing.
+ * Rounding is to nearest even, once. Overflow as in PyTorch's casts (2.13): float16, bfloat16 and e5m2 become
+ * infinity; e4m3fn, which has no infinity, becomes its largest number, and so does an infinity. Where the F16C
+ * instructions are available they convert float16, with the same bits. Nothing here relies on denormal float32
+ * numbers, so flush-to-zero modes change nothing.
  */
 #ifndef TUTTI_KERNELS_HOST_REDUCE_SMALL_H
 #define TUTTI_KERNELS_HOST_REDUCE_SMALL_H
@@ -20,11 +21,11 @@
 
 /* A format of one sign bit, exponent and mantissa, laid out like float32 but shorter. */
 typedef struct small_format {
-    int bits;               /* in all */
+    int bits;               /* total */
     int mantissa_bits;      /* stored */
     uint32_t bias_gap;      /* 127 - its own bias */
-    uint32_t overflow_at;   /* float32 bits of a magnitude from which on all become overflow_code */
-    uint32_t overflow_code; /* infinity, or the largest number where there is none; without sign */
+    uint32_t overflow_at;   /* float32 bits of the smallest magnitude that becomes overflow_code */
+    uint32_t overflow_code; /* infinity, or the largest number in a format without infinity; without sign */
     uint32_t nan_code;      /* the NaN without payload */
     uint32_t special_from;  /* smallest code that is an infinity or NaN */
 } small_format;

@@ -1,9 +1,9 @@
 /*
- * What one instruction set contributes to tutti_reduce_host: a table of loops over contiguous elements.
+ * The contribution of one instruction set to tutti_reduce_host: a table of loops over contiguous elements.
  *
- * reduce.c picks a table once and drives it block by block; reduce_plain.c, reduce_avx2.c and reduce_avx512.c
- * fill one table each by compiling the same reduce_loops.h with different flags. A step folds 1 to 4 inputs, left
- * to right, into an output that may be one of the inputs. The small floats (16 and 8 bits) have no steps: they are
+ * reduce.c picks a table once and runs it block by block; reduce_plain.c, reduce_avx2.c and reduce_avx512.c each
+ * fill one table by compiling the same reduce_loops.h with different flags. A step folds 1 to 4 inputs, left to
+ * right, into an output that may be one of the inputs. The small floats (16 and 8 bits) have no steps: they are
  * widened to float32, folded there, and narrowed once.
  */
 #ifndef TUTTI_KERNELS_HOST_REDUCE_VARIANT_H
@@ -31,7 +31,7 @@ typedef enum tutti_reduce_fold {
 } tutti_reduce_fold;
 
 typedef struct tutti_fold_scalars {
-    double factor[TUTTI_REDUCE_MAX_INPUTS];         /* of each input, for floats */
+    double factor[TUTTI_REDUCE_MAX_INPUTS];         /* for floats, one for each input */
     uint64_t whole_factor[TUTTI_REDUCE_MAX_INPUTS]; /* the same for integers, modulo 2^64 */
     double scale;
 } tutti_fold_scalars;
@@ -40,8 +40,8 @@ typedef void (*tutti_fold_step)(void *out, const void *const *ins, const tutti_f
 
 typedef struct tutti_reduce_variant {
     const char *name;
-    /* [type][fold][inputs - 1]. Sums exist for 1 to 4 inputs, all else for 1 and 2. Bitwise steps only for uint8
-     * (and bool): they work on bytes. */
+    /* [type][fold][inputs - 1]. Sums exist for 1 to 4 inputs, all others for 1 and 2. Bitwise steps exist only for
+     * uint8 (and bool): they work on bytes. */
     tutti_fold_step steps[TUTTI_TYPE_COUNT][TUTTI_FOLD_COUNT][TUTTI_REDUCE_MAX_INPUTS];
     /* Small floats only. */
     void (*widen[TUTTI_TYPE_COUNT])(float *out, const void *in, size_t count);

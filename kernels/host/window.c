@@ -1,5 +1,5 @@
 /*
- * Where a sliding window lies: output size and padding, as TensorFlow defines SAME and VALID.
+ * Places a sliding window: output size and padding, as TensorFlow defines SAME and VALID.
  */
 #include "kernels/layers.h"
 

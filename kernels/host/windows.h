@@ -1,5 +1,5 @@
 /*
- * Where a window lies on its image.
+ * The place of a window on its image.
  */
 #ifndef TUTTI_KERNELS_HOST_WINDOWS_H
 #define TUTTI_KERNELS_HOST_WINDOWS_H
@@ -11,8 +11,8 @@
 #include "kernels/operators.h"
 #include "kernels/real.h"
 
-/* A window cut to the image: kernel rows [top, bottom), columns [left, right), none if it lies beside the image; and the image's
- * pixel under kernel position (0, 0), which may lie in the padding. */
+/* A window cut to the image: kernel rows [top, bottom), columns [left, right), none if the window lies outside the
+ * image; and the image's pixel under kernel position (0, 0), which may lie in the padding. */
 typedef struct window_cut {
     int64_t top, bottom, left, right;
     int64_t origin;

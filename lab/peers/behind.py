@@ -1,4 +1,5 @@
-"""The cells of a comparison in which a peer is ahead of Tutti: as lines, as a number, and as the page docs/measurements/behind.md."""
+"""The cells of a comparison in which a peer is ahead of Tutti: as lines, as a count, and as
+docs/measurements/behind.md."""
 import os
 import shlex
 import sys
@@ -7,7 +8,8 @@ import time
 import report
 
 
-PLACES = {"--python": "PYTHON_WITH_TORCH", "--peers": "PEERS", "--out": "FOLDER", "--build": "BUILD"}  # of this machine only
+# Options whose values apply to this machine only.
+PLACES = {"--python": "PYTHON_WITH_TORCH", "--peers": "PEERS", "--out": "FOLDER", "--build": "BUILD"}
 
 
 def command():
@@ -17,7 +19,8 @@ def command():
 
 
 class Behind:
-    """What is behind in some tables. A cell is one size of one table, for one kind of Tutti's memory."""
+    """The cells of some tables in which Tutti is behind. A cell is one size of one table, for one kind of Tutti's
+    memory."""
 
     def __init__(self, tables):
         self.tables = tables
@@ -46,7 +49,7 @@ class Behind:
         yield "    " + command()
         yield ""
         yield "%s." % self.summary().capitalize()
-        yield "The spread is the slowest round over the quickest one, of the cell that spreads more."
+        yield "The spread is the slowest round over the fastest one, for the cell with the larger spread."
         yield ""
         yield from ("    " + line for line in machine)
         yield ""

@@ -1,12 +1,12 @@
 /*
  * The timing core: see core.h.
  *
- * A row is the median over samples of the slowest rank's mean time. Samples while a core is slower than it can be,
- * because other work is on the other half of it (virtual machines do not see that), are taken again, as long as there
- * is time. Where each rank has a core, each operation is timed by itself, from the moment when all ranks are ready;
- * rewriting and reading the buffers lies outside, but its effect on the caches inside. Where ranks share cores, the
- * time is what the operation adds to a loop (time_added()). The way of a cache line between the cores of ranks 0 and 1
- * is measured before and after each row.
+ * A row is the median over samples of the slowest rank's mean time. A sample is repeated, as long as time permits, if
+ * a core was slower than it can be because other work ran on the other half of it (virtual machines cannot see that).
+ * Where each rank has a core, each operation is timed by itself, from the moment when all ranks are ready; the time
+ * excludes rewriting and reading the buffers, but not their effect on the caches. Where ranks share cores, the time
+ * is what the operation adds to a loop (time_added()). The transfer time of a cache line between the cores of ranks 0
+ * and 1 is measured before and after each row.
  */
 #include "core.h"
 
@@ -22,10 +22,10 @@
 #define LINE           64
 #define MOST_SAMPLES   64
 #define ITERATIONS_MAX 10000
-#define SLOW           1.1 /* times the best pace */
+#define SLOW           1.1 /* factor of the best pace */
 enum { COLLECTIVE = 3, SIZES, SAMPLES, SAMPLE_MS, PIN, MEMORY, ARGUMENTS };
 
-/* One row's work. */
+/* The work of one row. */
 typedef struct job {
     const core_peer *peer;
     meeting all;
@@ -34,8 +34,8 @@ typedef struct job {
     size_t count, src_count, dst_count;
     float *src, *dst;
     double wrong;
-    double loop_ns;     /* of an iteration of the last loop; where ranks share cores */
-    double best_pace;   /* ever seen here; 0: none yet */
+    double loop_ns;     /* time of an iteration of the last loop; if ranks share cores */
+    double best_pace;   /* the best so far; 0: none yet */
     double patience_ns; /* for repeating samples that slow cores spoiled */
 } job;
 
@@ -57,7 +57,7 @@ static void fill(float *data, size_t count, float add) {
     for (size_t i = 0; i < count; i++) data[i] = data_hash(i) + add;
 }
 
-/* Another one each time: a rank that is the root all the time never waits for the others. */
+/* The root changes with each operation: a permanent root would never wait for the others. */
 static int root_of(const job *j) {
     return (int)(j->step % (uint64_t)j->peer->size);
 }
@@ -69,7 +69,7 @@ static void write_input(job *j) {
     else if (j->peer->rank == root_of(j)) fill(j->dst, j->count, add);
 }
 
-/* Elements of the result that are not what they should be. */
+/* The number of wrong elements of the result. */
 static size_t read_result(const job *j) {
     int rank = j->peer->rank, size = j->peer->size;
     float sum = data_offset_sum(size, j->step);
@@ -107,7 +107,7 @@ static void set_counts(job *j, size_t bytes) {
 
 /* --------------------------------------------------------------------------------------- timing */
 
-/* One operation on this rank. The process ends when the library fails. */
+/* One operation on this rank. Ends the process if the library fails. */
 static void run_once(job *j) {
     if (j->peer->run(j->collective, j->src, j->dst, j->count, root_of(j)) != 0)
         _exit(EXIT_FAILURE); /* its launcher ends the other ranks */
@@ -129,7 +129,7 @@ static double time_each(job *j, int iterations) {
     return spent / iterations;
 }
 
-/* The time of a loop, with the operation or without it, of the rank that ends last. */
+/* The time of a loop, with or without the operation, on the rank that ends last. */
 static double time_loop(job *j, int iterations, int operates) {
     double unread = 0;
     meeting_wait(&j->all);
@@ -144,9 +144,9 @@ static double time_loop(job *j, int iterations, int operates) {
     return meeting_most(&j->all, meeting_now_ns() - start);
 }
 
-/* Where ranks share cores: what the operation adds to a loop that rewrites the buffers and reads the result. A single
- * operation has no time of its own there: of two ranks on a core the first one to call waits while the second one
- * calls, and whether they take turns at being first is chance. */
+/* Where ranks share cores: the time that the operation adds to a loop that rewrites the buffers and reads the result.
+ * A single operation cannot be timed there: of two ranks on a core, the first one to call waits while the second one
+ * calls, and which one is first is up to chance. */
 static double time_added(job *j, int iterations) {
     double with = time_loop(j, iterations, /* operates */ 1), without = time_loop(j, iterations, /* operates */ 0);
     j->loop_ns = with / iterations;
@@ -169,7 +169,7 @@ static int is_slow(job *j) {
     return pace > SLOW * j->best_pace;
 }
 
-/* Fills `times`; gives how many of the samples were slow. */
+/* Fills `times`; returns the number of slow samples. */
 static int take_samples(job *j, int iterations, int samples, double *times) {
     double end = meeting_now_ns() + j->patience_ns;
     int slow = 0;
@@ -231,7 +231,7 @@ static int run_size(job *j, size_t bytes, int samples, double sample_ns, FILE *r
 
 /* --------------------------------------------------------------------------------------- the run */
 
-/* Every size, out of place and, for the reductions, in place. */
+/* Runs every size, out of place and, for the reductions, in place. */
 static int run_sizes(job *j, char **argv, FILE *rows) {
     int samples = atoi(argv[SAMPLES]),
         reduces = j->collective == CORE_ALL_REDUCE || j->collective == CORE_REDUCE_SCATTER;

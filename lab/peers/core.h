@@ -1,10 +1,10 @@
 /*
- * The timing core that every library of a comparison shares, so that only the library differs.
+ * The timing core that all libraries of a comparison share, so that only the library differs.
  *
- * A driver (mpi.c, tutti.c, gloo.py) starts its library and hands the core one function that carries out one
- * operation. The core makes the buffers, rewrites them before and reads every element after each operation, as a
- * program does, lines the ranks up, takes the time and writes the rows. Nothing of that goes through the library:
- * the ranks meet in a page of a file that all of them map.
+ * A driver (mpi.c, tutti.c, gloo.py) starts its library and passes the core one function that carries out one
+ * operation. The core makes the buffers, rewrites them before each operation and reads every element after it, as a
+ * program does, lines the ranks up, takes the time and writes the rows. None of that goes through the library: the
+ * ranks meet in a page of a file that all of them map.
  */
 #ifndef BENCH_PEERS_CORE_H
 #define BENCH_PEERS_CORE_H
@@ -30,15 +30,15 @@ typedef struct core_peer {
     void *(*alloc)(size_t bytes); /* NULL: malloc */
     void (*release)(void *memory);
     /* One operation, float32, sum. `count`: elements per rank's slice for all_gather, reduce_scatter, all_to_all,
-     * gather and scatter, else elements of the buffer. In place when src == dst. The root is another rank each time. Not 0: failed, or
-     * the library has no such operation. */
+     * gather and scatter, else elements of the buffer. In place when src == dst. The root changes with each
+     * operation. Not 0: failed, or the library has no such operation. */
     int (*run)(int collective, const float *src, float *dst, size_t count, int root);
 } core_peer;
 
-/* First of all: binds the process to core (rank mod cores), unless the arguments say otherwise. */
+/* Must be called first: binds the process to core (rank mod cores), unless the arguments disable that. */
 void core_start(int argc, char **argv);
 
-/* Measures what the arguments ask for; gives the exit status. Arguments, as bench/compare passes them:
+/* Runs the measurements of the arguments; returns the exit status. Arguments, as bench/compare passes them:
  * MEETING-FILE ROWS-FILE COLLECTIVE SIZES(a,b,...) SAMPLES SAMPLE-MS pin|free MEMORY */
 int core_run(const core_peer *peer, int argc, char **argv);
 

@@ -1,5 +1,5 @@
-"""Gloo for the comparison, as PyTorch offers it. The timing core is the C one, loaded as a library (CORE_LIBRARY);
-each operation is one call back into this file, which costs a microsecond or two."""
+"""Gloo for the comparison, through PyTorch. The timing core is the C one, loaded as a library (CORE_LIBRARY); each
+operation is a callback into this file, which costs a microsecond or two."""
 import ctypes
 import os
 import sys
@@ -27,7 +27,7 @@ def tensor(address, count):
 
 
 def all_reduce(src, dst, count, rank, size, root):
-    if src != dst:  # torch has this operation in place only
+    if src != dst:  # torch has this operation only in place
         tensor(dst, count).copy_(tensor(src, count))
     dist.all_reduce(tensor(dst, count))
 

@@ -1,5 +1,6 @@
-// Gloo for the comparison, through its own C++ interface: no Python, no PyTorch around it. The algorithms are those that PyTorch takes:
-// the newest interface of each operation with its default; reduce_scatter only exists as a class of the older one.
+// Gloo for the comparison, through its own C++ interface: without Python and PyTorch around it. The algorithms are
+// those that PyTorch uses: the newest interface of each operation with its default; reduce_scatter exists only as a
+// class of the older interface.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,7 +50,7 @@ void all_reduce(const float *src, float *dst, size_t count) {
     gloo::allreduce(options);
 }
 
-// Works in place, and is made for its memory.
+// The algorithm works in place, and is constructed for one memory block.
 void reduce_scatter(const float *src, float *dst, size_t count) {
     const size_t all = count * static_cast<size_t>(context->size);
     static std::vector<float> room;
@@ -158,5 +159,5 @@ int main(int argc, char **argv) {
     peer.rank = rank, peer.size = size, peer.run = run;
     const int status = core_run(&peer, argc, argv);
     std::fflush(nullptr);
-    _exit(status); // ranks that have ended their part no longer answer
+    _exit(status); // ranks that are done no longer answer
 }

@@ -1,9 +1,9 @@
-"""Hosts for a comparison: network namespaces, each with an interface eth0 at 10.77.0.<host + 1>/24, two joined directly,
-more by a bridge. They have no names and end with this process. Each also has a host name of its own, and namespaces of
-processes and of System V memory, by which libraries tell hosts apart.
+"""Hosts for a comparison: network namespaces, each with an interface eth0 at 10.77.0.<host + 1>/24; two are joined
+directly, more by a bridge. The namespaces have no names and end with this process. Each also has its own host name, and
+namespaces of processes and of System V memory, by which libraries distinguish hosts.
 
-As a program: runs a command on the first host, with HOSTS naming the process id of each host's first process, so that
-`nsenter -t ID -n -u COMMAND` runs one there."""
+As a program: runs a command on the first host, with HOSTS set to the process ids of the hosts' first processes, so that
+`nsenter -t ID -n -u COMMAND` runs a command on a host."""
 import argparse
 import os
 import shutil
@@ -15,7 +15,7 @@ LIMIT = "tc qdisc add dev %s root tbf rate %s burst 256k latency 50ms"
 
 
 class Refused(Exception):
-    """Why this system does not let us make hosts."""
+    """Raised if this system does not permit making hosts; its text is the reason."""
 
 
 def run(command, text=None):
@@ -57,7 +57,7 @@ class Hosts:
                     self.enter(switch, LIMIT % ("port%d" % host, rate))
 
     def hold(self, name):
-        """A process in new namespaces, which ends with us: its input ends."""
+        """Starts a process in new namespaces; it ends when this process does, because its input ends."""
         command = ["unshare", "--net", "--uts", "--ipc", "sh", "-c", "hostname %s && echo ready && exec cat" % name]
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.holders.append(holder)
@@ -66,11 +66,11 @@ class Hosts:
         return holder
 
     def pids(self):
-        """Of each host's first process."""
+        """The process id of each host's first process."""
         return [holder.pid for holder in self.holders[-self.count:]]
 
     def prefix(self, host):
-        """What makes a command run on that host."""
+        """The prefix that makes a command run on that host."""
         return ["nsenter", "-t", str(self.pids()[host]), "-n", "-u", "-i"]
 
     def shell(self, host, command):
@@ -81,7 +81,7 @@ class Hosts:
         run(["nsenter", "-t", str(holder.pid), "-n", "sh", "-ec", command])
 
     def agent(self, folder):
-        """A program that is called as ssh is, with the address of a host; MPI launchers start their daemons by it."""
+        """Writes a substitute for ssh that takes a host's address; MPI launchers start their daemons with it."""
         path = os.path.join(folder, "agent")
         with open(path, "w", encoding="ascii") as file:
             file.write("#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\ncase $host in\n")
@@ -92,7 +92,7 @@ class Hosts:
         return path
 
     def bytes_sent(self, host):
-        """Over eth0, headers included."""
+        """The bytes over eth0, including headers."""
         with open("/proc/%d/net/dev" % self.pids()[host], encoding="ascii") as file:
             return next(int(line.split()[9]) for line in file if line.split()[0] == "eth0:")
 
@@ -117,10 +117,10 @@ def address(host):
 
 
 def refused():
-    """"", or why there can be no hosts."""
+    """Returns "", or the reason why hosts cannot be made."""
     for program in ("unshare", "nsenter", "ip", "tc"):
         if not shutil.which(program):
-            return "%s is not there" % program
+            return "%s is not installed" % program
     try:
         with Hosts(2):
             return ""
@@ -131,7 +131,7 @@ def refused():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2, help="%(default)s")
-    parser.add_argument("--rate", help="of each link, each way, as tc writes it: 1gbit")
+    parser.add_argument("--rate", help="rate of each link, each way, in tc's notation: 1gbit")
     parser.add_argument("--congestion", help="congestion control of TCP")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()

@@ -1,13 +1,13 @@
-"""What a comparison has found so far, in OUT/launches.jsonl: a line for each launch, written when it ends, so that a run that
-is stopped loses one launch at most and --resume goes on where it stood. A key names all that a launch depends on but the
-programs themselves: other sizes or samples are measured anew."""
+"""The results of a comparison so far, in OUT/launches.jsonl: a line for each launch, written when it ends, so that a
+stopped run loses at most one launch and --resume continues there. A key includes all that a launch depends on except
+the programs themselves: other sizes or samples are measured again."""
 import json
 import os
 
 
 class Journal:
     def __init__(self, folder, resume):
-        """Without a folder nothing is written; without `resume` an older file goes."""
+        """Without a folder nothing is written; without `resume` an older file is deleted."""
         self.known, self.failures, self.path = {}, {}, folder and os.path.join(folder, "launches.jsonl")
         if not folder:
             return
@@ -27,7 +27,7 @@ class Journal:
             self.known[tuple(key)] = found
 
     def look_up(self, key, measure):
-        """What is known of `key`, else what measure() finds: (it, "") is kept, (it, trouble) is not. Gives both."""
+        """Returns the entry of `key`, else measure()'s result: (value, "") is kept, (value, trouble) is not."""
         if key in self.known:
             return self.known[key], ""
         found, trouble = measure()

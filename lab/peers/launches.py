@@ -1,5 +1,5 @@
-"""How a comparison launches its libraries: on idle cores, with a time limit, repeated while others disturb it; and the
-words for the machine that it runs on."""
+"""How a comparison launches its libraries: on idle cores, with a time limit, repeated if other processes disturb it;
+and the description of the machine that it runs on."""
 import collections
 import csv
 import ctypes
@@ -25,23 +25,23 @@ def bytes_of(text):
 
 
 def add_options(parser):
-    """What every comparison can be told about its launches."""
+    """Adds the options about launches, which all comparisons share."""
     add = parser.add_argument
     root = os.path.dirname(os.path.dirname(peers.HERE))
     add("--rounds", type=int, help="5, quick: 1")
     add("--python", default=sys.executable, help="a python with PyTorch, for Gloo (%(default)s)")
-    add("--peers", metavar="FOLDER", help="UCX, UCC and Gloo that bench/build_peers has put there")
+    add("--peers", metavar="FOLDER", help="folder with UCX, UCC and Gloo from bench/build_peers")
     add("--build", default=os.path.join(root, "build"), help="Tutti's build folder (build)")
-    add("--near-ns", type=float, default=80, help="cores are near below this way of a cache line (%(default)s)")
-    add("--others", type=float, default=4, help="per cent of all cores that others may use in a launch (%(default)s)")
-    add("--retries", type=int, help="repeats of a launch that others disturbed (3, quick: 1)")
+    add("--near-ns", type=float, default=80, help="cores are near if a cache line takes less than this (%(default)s)")
+    add("--others", type=float, default=4, help="per cent of all cores for other processes in a launch (%(default)s)")
+    add("--retries", type=int, help="repeats of a launch that other processes disturbed (3, quick: 1)")
     add("--patience", type=float, help="seconds to wait for idle cores before a launch (20, quick: 1)")
     add("--pace-ms", type=float, help="time for repeating samples of a row that slow cores spoiled (1500, quick: 0)")
     add("--timeout", type=float, default=300, help="seconds after which a launch is ended (%(default)s)")
 
 
 def set_defaults(options, quick, full):
-    """Fills what was not given: from `quick` with --quick, else from `full`."""
+    """Fills in the missing options: from `quick` with --quick, else from `full`."""
     for name, value in (dict(QUICK, **quick) if options.quick else dict(FULL, **full)).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -49,19 +49,19 @@ def set_defaults(options, quick, full):
 
 
 def clean_up_when_ended():
-    """Whoever ends this process by SIGTERM leaves no ranks and no folders behind."""
+    """After this call SIGTERM ends this process without leaving ranks or folders behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def adopt_orphans():
-    """From now on processes whose parents end before them become our children, so that what they use counts as ours:
-    daemons of MPI launchers on other hosts are such."""
-    set_child_subreaper = 36  # of prctl
+    """From now on processes whose parents end before them become children of this one, so that their use of the cores
+    counts as the comparison's: for example daemons of MPI launchers on other hosts."""
+    set_child_subreaper = 36  # an operation of prctl
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
 
 
 def reap_orphans():
-    """Those that have ended, or end in the next moment."""
+    """Reaps the children that have ended, or end in the next moment."""
     for _ in range(10):
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -72,15 +72,15 @@ def reap_orphans():
 
 
 class Load:
-    """How much of all cores processes that are not ours use, from start to the call of percent(). Interrupts are left
-    out: those of the loopback device belong to no process, though Gloo causes them."""
+    """The share of all cores that processes outside the comparison use, from start to the call of percent(). Interrupts
+    are left out: those of the loopback device belong to no process, though Gloo causes them."""
 
     def __init__(self):
         self.start = self.now()
 
     @staticmethod
     def now():
-        """(seconds of all cores, of processes, of our processes)"""
+        """Returns (seconds of all cores, of all processes, of this comparison's processes)."""
         tick = os.sysconf("SC_CLK_TCK")
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]  # user, nice, system, idle ...
@@ -102,7 +102,7 @@ def wait_for_idle(options):
 
 
 def stop(processes):
-    """Ends what still runs: a launcher first gets the time to end its ranks."""
+    """Ends the processes that still run: a launcher first gets time to end its ranks."""
     for number, seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
         for process in processes:
             if process.poll() is None:
@@ -115,7 +115,7 @@ def stop(processes):
 
 
 def run_processes(commands, log, timeout):
-    """Runs (command, environment) pairs side by side; "" or what went wrong. When one fails the others are ended."""
+    """Runs (command, environment) pairs side by side; returns "" or the error. If one fails, the others are ended."""
     processes = [subprocess.Popen(command, env=dict(os.environ, **environment), stdin=subprocess.DEVNULL, stdout=log,
                                   stderr=log, start_new_session=True) for command, environment in commands]
     end = time.monotonic() + timeout
@@ -134,7 +134,7 @@ def run_processes(commands, log, timeout):
 
 
 def number(text):
-    """An int, a float, or the text itself."""
+    """Converts a text to an int or a float if possible, else returns the text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -144,8 +144,8 @@ def number(text):
 
 
 def launch(library, ranks, arguments, names, options, work):
-    """(rows of one launch, "" or what went wrong). A row is a dictionary of `names`, which the driver writes, among them
-    before_ns and after_ns, and of what is known here."""
+    """Returns (rows of one launch, "" or the error). A row is a dictionary of `names`, which the driver writes, among
+    them before_ns and after_ns, and of values added here."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
         meeting, rows_path, log_path = (os.path.join(folder, name) for name in ("meeting", "rows", "log"))
         with open(meeting, "wb") as file:
@@ -169,7 +169,7 @@ def launch(library, ranks, arguments, names, options, work):
 
 
 def note_pace(paces):
-    """The best pace of the cores in the last launches is what the next one measures its own by (core.c)."""
+    """The best pace of the cores in the last launches is the reference for the next one (core.c)."""
     LAST_PACES.extend(min(paces) for _ in paces[:1])
     if LAST_PACES:
         os.environ["CORE_PACE_NS"] = str(min(LAST_PACES))
@@ -181,7 +181,7 @@ def state_of(row, options):
 
 
 def launch_quietly(library, ranks, arguments, names, options, work):
-    """A launch, repeated while others disturb it; the quietest one counts."""
+    """Runs a launch, and repeats it if other processes disturb it; the quietest one counts."""
     best = None
     for _ in range(1 + options.retries):
         wait_for_idle(options)
@@ -203,7 +203,7 @@ def machine_lines(options):
 
 
 def state_line(rows):
-    """What became of the rows."""
+    """A summary of the rows."""
     mixed, disturbed = sum(row["state"] == "mixed" for row in rows), sum(not row["quiet"] for row in rows)
     return "%d rows, %d dropped as mixed, %d disturbed by others; wrong elements: %d" % (
         len(rows), mixed, disturbed, sum(row["wrong"] or 0 for row in rows))

@@ -1,4 +1,5 @@
-"""The libraries of a comparison: which are here, how their drivers are built, how a launch of each is started."""
+"""The libraries of a comparison: which of them are installed, how their drivers are built, how a launch of each
+starts."""
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ class Library:
 
 
 class Limit(Library):
-    """What memory allows for the bytes that Tutti must move. Fewer bytes do not leave the caches."""
+    """The limit that memory sets for the bytes that Tutti must move. Fewer bytes do not leave the caches."""
 
     checked = False
     least_bytes = 16 << 20
@@ -33,7 +34,7 @@ class Limit(Library):
 
 
 def output(command):
-    """What a command prints, or "" when it is not there or fails."""
+    """The output of a command, or "" if it does not exist or fails."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True)
         return done.stdout
@@ -57,7 +58,7 @@ class Drivers:
         return path
 
     def build_core(self):
-        """The core alone, as a library to load."""
+        """Builds the core alone, as a loadable library."""
         path = os.path.join(self.folder, "libcore.so")
         subprocess.run(["cc", *COMPILE, "-fPIC", "-shared", *self.core, "-o", path], check=True)
         return path
@@ -66,7 +67,7 @@ class Drivers:
 def build_tutti(options, drivers):
     header, folder = os.path.join(ROOT, "include"), os.path.join(options.build, "lib")
     if not os.path.exists(os.path.join(folder, "libtutti.so")):
-        sys.exit("%s has no libtutti.so; build Tutti first, or name its build folder by --build" % folder)
+        sys.exit("%s has no libtutti.so; build Tutti first, or name its build folder with --build" % folder)
     return drivers.build("cc", "tutti.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
                          "-Wl,-rpath," + os.path.abspath(folder))
 
@@ -80,7 +81,7 @@ def built(options, name):
 
 
 def with_peers(options):
-    """What makes Open MPI take the UCX of --peers."""
+    """The environment that makes Open MPI use the UCX of --peers."""
     if not built(options, "libucp.so.0"):
         return {}
     found = [os.path.join(os.path.abspath(options.peers), "lib")] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
@@ -88,15 +89,15 @@ def with_peers(options):
 
 
 def ucx_version(options):
-    """Of the UCX that Open MPI and UCC use, as words."""
+    """The version of the UCX that Open MPI and UCC use, as text."""
     if not built(options, "libucp.so.0"):
         return "the system's UCX"
     said = output([os.path.join(options.peers, "bin", "ucx_info"), "-v"])
     return " ".join(["UCX"] + [word for line in said.split("\n") for word in line.split() if word[:1].isdigit()][:1])
 
 
-NO_UCC = "UCC (ucc): not built; bench/build_peers builds it, and --peers names it"
-NO_GLOO = "Gloo by itself (gloo): not built; bench/build_peers builds it, and --peers names it"
+NO_UCC = "UCC (ucc): not built; build it with bench/build_peers, and name the folder with --peers"
+NO_GLOO = "Gloo by itself (gloo): not built; build it with bench/build_peers, and name the folder with --peers"
 GLOO_NOTE = "not pinned, as its helper threads would share the core"
 
 
@@ -134,7 +135,7 @@ def find_ucc(options, drivers):
 
 
 class UCC(Library):
-    """It has no messages, and on the host no scatter."""
+    """UCC has no messages, and on the host no scatter."""
 
     def measures(self, collective, size):
         return collective not in ("ping_pong", "scatter")
@@ -153,7 +154,7 @@ def find_gloo_native(options, drivers):
 
 
 def make_store(arguments):
-    """A folder of a launch for Gloo's store, beside the meeting's file."""
+    """Makes a launch's folder for Gloo's store, beside the meeting's file."""
     folder = arguments[0] + ".store"
     os.mkdir(folder)
     return folder
@@ -175,13 +176,13 @@ def find_tutti(options, drivers):
 
 
 def find_limits(libraries, drivers):
-    """For each of Tutti's libraries, by its name, what is measured against it."""
+    """Returns the limits by the name of the Tutti library that they apply to."""
     program = drivers.build("cc", "limit.c", "limit")
 
     def start(ranks, arguments):
         return [([program] + arguments, {"RANK": str(rank), "WORLD_SIZE": str(ranks)}) for rank in range(ranks)]
 
-    limits = {"tutti": Limit("limit", "what memory allows on tutti's path (peers/limit.c)", start),
+    limits = {"tutti": Limit("limit", "limit of the memory on tutti's path (peers/limit.c)", start),
               "tutti-mem": Limit("limit-mem", "the same for tutti-mem", start, memory="shared")}
     return {library.name: limits[library.name] for library in libraries if library.name in limits}
 
@@ -201,13 +202,13 @@ def find_mpi(kind, mark):
     return None
 
 
-NO_OPENMPI = "Open MPI (ompi): no mpirun of it and no mpicc that finds mpi.h (Debian: openmpi-bin, libopenmpi-dev)"
+NO_OPENMPI = "Open MPI (ompi): found no mpirun, or no mpicc that finds mpi.h (Debian: openmpi-bin, libopenmpi-dev)"
 NO_OMPI_UCX = "Open MPI over UCX (ompi-ucx): this Open MPI has no pml ucx"
-NO_MPICH = "MPICH (mpich): no mpirun of it and no mpicc that finds mpi.h (Debian: mpich, libmpich-dev)"
+NO_MPICH = "MPICH (mpich): found no mpirun, or no mpicc that finds mpi.h (Debian: mpich, libmpich-dev)"
 
 
 def build_openmpi(drivers):
-    """(launcher, driver, what ompi_info says), or None."""
+    """Returns (launcher, driver, output of ompi_info), or None."""
     found = find_mpi("openmpi", "Open MPI")
     if found is None:
         return None
@@ -260,10 +261,10 @@ def find_mpich(options, drivers):
 
 
 def miss_gloo(options):
-    """Lines that say why Gloo is not compared."""
+    """The lines with the reason why Gloo is not compared."""
     if output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
         return []
-    return ["Gloo through PyTorch (torch-gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
+    return ["Gloo through PyTorch (torch-gloo): no PyTorch with Gloo in %s; name one with --python" % options.python]
 
 
 def find_torch_gloo(options, drivers):
@@ -272,7 +273,7 @@ def find_torch_gloo(options, drivers):
     core = drivers.build_core()
 
     def start(ranks, arguments):
-        # A fresh file for each launch: the meeting file is one too.
+        # A fresh file for each launch, like the meeting file.
         common = {"WORLD_SIZE": str(ranks), "CORE_LIBRARY": core, "GLOO_STORE": arguments[0] + ".gloo",
                   "OMP_NUM_THREADS": "1"}
         command = [options.python, drivers.source("gloo.py")] + arguments
@@ -286,7 +287,7 @@ FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-s
 
 
 def find(options, drivers, finders=None):
-    """(libraries, lines about those that are not compared); finders: others than FINDERS."""
+    """Returns (libraries, lines about those that are not compared); finders: a replacement for FINDERS."""
     libraries, missing = [], []
     wanted = None if options.libraries is None else options.libraries.split(",") + ["tutti"]
     for look, names in finders or FINDERS:

@@ -1,4 +1,5 @@
-"""The libraries of a comparison between hosts: as in libraries.py, but start() takes a World, whose hosts are up."""
+"""The libraries of a comparison between hosts: as in libraries.py, but start() takes a World, whose hosts are
+running."""
 import os
 
 import hosts as network
@@ -41,7 +42,7 @@ class World:
         return self.size > os.cpu_count()
 
     def places(self):
-        """(rank, host, rank on that host) of every rank."""
+        """Returns (rank, host, rank on that host) for every rank."""
         rank = 0
         for host, ranks in enumerate(self.per_host):
             for local in range(ranks):
@@ -49,13 +50,13 @@ class World:
                 rank += 1
 
     def variables(self, rank, host, local):
-        """As torchrun sets them."""
+        """The variables that torchrun sets."""
         return {"RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(local),
                 "LOCAL_WORLD_SIZE": str(self.per_host[host]), "GROUP_RANK": str(host),
                 "GROUP_WORLD_SIZE": str(len(self.per_host)), "MASTER_ADDR": network.address(0), "MASTER_PORT": STORE_PORT}
 
     def start_ranks(self, command, environment):
-        """A process for each rank, without a launcher."""
+        """The command of each rank, without a launcher."""
         return [(self.hosts.prefix(host) + command, dict(self.variables(rank, host, local), **environment))
                 for rank, host, local in self.places()]
 
@@ -74,7 +75,7 @@ def find_tutti(options, drivers):
             peers.Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
 
 
-# The rows of the table of algorithms between hosts (comm/net/coll/rail_table.c), and what they carry out.
+# The rows of the table of algorithms between hosts (comm/net/coll/rail_table.c), and their collectives.
 ROWS = {"direct_whole": "all_reduce", "direct": "all_reduce reduce_scatter all_gather broadcast all_to_all gather scatter",
         "ring": "all_reduce reduce_scatter all_gather", "chain": "broadcast", "doubling": "all_reduce", "halving": "all_reduce",
         "tree": "broadcast", "double_tree": "all_reduce broadcast",
@@ -89,7 +90,7 @@ class Row(peers.Library):
 
 
 def find_rows(options, drivers):
-    """Tutti by each row, sums in any order, and by what it chooses then."""
+    """Tutti with each row, with sums in any order, and with its own choice then."""
     program = peers.build_tutti(options, drivers)
 
     def starter(environment):
@@ -102,7 +103,7 @@ def find_rows(options, drivers):
 
 
 class Sockets(peers.Library):
-    """What bare sockets can do; nobody looks at its results."""
+    """The limit of bare sockets; its results are not checked."""
 
     checked = False
 
@@ -111,13 +112,13 @@ class Sockets(peers.Library):
 
 
 def find_sockets(drivers):
-    """Only for two hosts with as many ranks each."""
+    """Only for two hosts with the same number of ranks."""
     program = drivers.build("cc", "sockets.c", "sockets", os.path.join(peers.HERE, "wire.c"))
 
     def start(world, arguments):
         return world.start_ranks([program] + arguments, {})
 
-    return Sockets("limit", "bare sockets, one per pair of ranks, moving what must cross (peers/sockets.c)", start)
+    return Sockets("limit", "bare sockets, one per pair of ranks, moving the necessary bytes (peers/sockets.c)", start)
 
 
 UCX = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}
@@ -132,7 +133,7 @@ def find_openmpi(options, drivers):
 
     def starter(settings, environment):
         def start(world, arguments):
-            # Daemons stay our children, so that what they use counts as ours.
+            # Daemons stay children of this process, so that their use of the cores counts as the comparison's.
             command = world.hosts.prefix(0) + [launcher, "--leave-session-attached", "-n", str(world.size), "--host",
                                                world.host_list(), "--bind-to", "none"]
             command += ["--allow-run-as-root"] if os.geteuid() == 0 else []

@@ -1,13 +1,12 @@
 /*
- * Not a library, but what one can reach: the memory operations that a collective's path must do, without the flags,
- * checks and waits between them. So data need not be there when a rank reads them: results are wrong, and are not
- * checked.
+ * Not a library, but the limit for one: the memory operations that a collective must do, without the flags, checks
+ * and waits between them. So data may be missing when a rank reads them: results are wrong, and are not checked.
  *
- * Every rank has an area that all map: a ring of 2 MiB (more than 4 ranks: 1 MiB), through which each operation goes in
- * quarters, and for memory "shared" its buffers. Bytes on each rank, for n ranks and a vector of V bytes (all_gather,
- * reduce_scatter and all_to_all: n slices of V / n). Buffers lie in memory, as V is larger than the caches. Rings, and
- * what was read or written a moment ago, lie in caches: between far cores, in another one's. An ordinary store reads
- * its line first, unless a cache of its core has it.
+ * Every rank has an area that all map: a ring of 2 MiB (more than 4 ranks: 1 MiB), through which each operation goes
+ * in quarters, and for memory "shared" also its buffers. The table shows the bytes on each rank, for n ranks and a
+ * vector of V bytes (all_gather, reduce_scatter and all_to_all: n slices of V / n). Buffers lie in memory, as V is
+ * larger than the caches. Rings, and data read or written a moment ago, lie in caches: for far cores, in another
+ * core's. An ordinary store first reads its line, unless a cache of its core has it.
  *
  *                           src -> own ring   results -> own ring   rings -> here   src again, cached   to dst
  *   all_reduce, 2 ranks            V                  -                   V                 V             V
@@ -17,7 +16,7 @@
  *   reduce_scatter             (n-1)/n V              -               (n-1)/n V             -           V / n
  *   broadcast, root; others      V; 0                 -                  0; V               -           0; V
  *
- * The slice of src that goes nowhere else (1/n V; not with all_reduce of 2 ranks and all_gather) is read from memory.
+ * The slice of src that stays on the rank (1/n V; not in all_reduce of 2 ranks and all_gather) is read from memory.
  *
  *   memory "shared"              read                                        written
  *   all_reduce                   V / n of each src                           V / n of each dst
@@ -25,9 +24,9 @@
  *   reduce_scatter               V / n of each src                           V / n
  *   broadcast, others            V of the root's                             V
  *
- * There are four ways of doing the same: writes to the ring, and to dst, through or past the caches. Warm-up tries
- * them; the one whose slowest rank is quickest counts. An operation ends on all ranks at once: a rank that went on to
- * its next input would take bandwidth, or the core, from those still at work.
+ * There are four ways to do the same work: writes to the ring, and to dst, each through or past the caches. Warm-up
+ * tries them; the way whose slowest rank is fastest counts. An operation ends on all ranks at once: a rank that
+ * continued with its next input would take bandwidth, or the core, from ranks that are still at work.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -42,11 +41,11 @@
 #include "limit_loops.h"
 #include "meeting.h"
 
-/* Some processors look for a line by a hash of its address, and lines whose addresses differ in high bits only push
- * each other out (seen: a third more time). So no two areas and no two buffers are a round distance apart. */
-#define AREA_BYTES  (((size_t)32 << 30) + ((size_t)0x5a5 << 12)) /* sparse: what is not touched costs nothing */
+/* Some processors find a line by a hash of its address, and lines whose addresses differ only in high bits evict each
+ * other (measured: a third more time). So no two areas and no two buffers are a round distance apart. */
+#define AREA_BYTES  (((size_t)32 << 30) + ((size_t)0x5a5 << 12)) /* sparse: untouched pages cost nothing */
 #define BUFFER_SKEW ((size_t)0x133 << 12)
-#define RING_OFFSET ((size_t)1 << 20) /* before it: the page where the ranks meet, in rank 0's area */
+#define RING_OFFSET ((size_t)1 << 20) /* in rank 0's area, the page where the ranks meet is before it */
 #define HEAP_OFFSET ((size_t)4 << 20)
 #define SLOTS       4
 #define PATIENCE_MS 30000
@@ -54,19 +53,19 @@
 enum { WAYS = 4, TRIALS = 3 }; /* TRIALS: operations whose times the core does not count */
 enum { PAST_RING = 1, PAST_RESULT = 2 };
 
-/* What is carried out, on this rank. Sizes are elements. */
+/* The operation on this rank. Sizes are elements. */
 typedef struct operation {
     const float *src;
     float *dst;
     size_t count;
     int root;
-    int ring_past, result_past; /* the caches */
+    int ring_past, result_past; /* stores go past the caches */
 } operation;
 
 static int rank, size, shared;
 static char *areas[MEETING_RANKS];
 static size_t heap_next, heap_blocks;
-static size_t chunk; /* of a ring */
+static size_t chunk; /* elements of a quarter of the ring */
 static meeting all;
 
 static size_t least(size_t a, size_t b) {
@@ -77,12 +76,12 @@ static float *slot_of(int owner, size_t round) {
     return (float *)(areas[owner] + RING_OFFSET) + round % SLOTS * chunk;
 }
 
-/* The same place in another rank's buffers: all ranks allocate alike. */
+/* The same place in another rank's buffers: all ranks allocate in the same way. */
 static float *in_area(int owner, const float *own) {
     return (float *)(areas[owner] + ((const char *)own - areas[rank]));
 }
 
-/* Where the slice of a rank begins among `count` elements, at a whole line; rank == size: the end. */
+/* The start of a rank's slice of `count` elements, at a whole line; rank == size: the end. */
 static size_t slice_start(size_t count, int of) {
     return of == size ? count : count / (size_t)size * (size_t)of / 16 * 16;
 }
@@ -138,7 +137,7 @@ static void all_gather(const operation *o) {
     }
 }
 
-/* A piece for each other rank goes into the slot. */
+/* Copies a piece for each other rank into the slot. */
 static void stage_pieces(const operation *o, size_t start, size_t round, size_t piece, size_t count) {
     for (int reader = 0; reader < size; reader++)
         if (reader != rank)
@@ -200,7 +199,7 @@ static int run_staged(int collective, const operation *o) {
 
 /* ------------------------------------------------------------------------------------- shared memory */
 
-/* dst = the sum of what all ranks have from `src` on. */
+/* dst = the sum over all ranks of the elements from `src` on. */
 static void reduce_lent(const operation *o, float *dst, const float *src, size_t count) {
     const float *views[MEETING_RANKS];
     for (int other = 0; other < size; other++) views[other] = in_area(other, src);
@@ -212,7 +211,8 @@ static void fetch_peers(const operation *o, size_t at, size_t end) {
         if (other != rank) loop_fetch(in_area(other, o->dst) + at, least(LOOP_BLOCK, end - at));
 }
 
-/* The own slice, into the buffers of all ranks. Instead of a ring's, lines of peers are fetched to be written. */
+/* Writes the rank's own slice to the buffers of all ranks. Fetches lines of the peers for writing, instead of a
+ * ring's. */
 static void reduce_push(const operation *o) {
     size_t end = slice_start(o->count, rank + 1);
     const float *views[MEETING_RANKS];
@@ -254,11 +254,11 @@ static int run_way(int collective, operation *o, int way) {
     return shared ? run_lent(collective, o) : run_staged(collective, o);
 }
 
-/* What is known about the ways of one row; the same on all ranks. */
+/* The measurements of the ways of one row; the same on all ranks. */
 typedef struct trials {
     size_t count;
     int in_place, done;
-    double ns[WAYS]; /* the least of its trials */
+    double ns[WAYS]; /* the fastest trial of each */
 } trials;
 
 static int quickest(const trials *t) {
@@ -268,7 +268,8 @@ static int quickest(const trials *t) {
     return best;
 }
 
-/* Each way once, another one first each time. The very first pass of all maps peers' pages and does not count. */
+/* Tries each way once, starting with another one each time. The very first pass maps peers' pages and does not
+ * count. */
 static int try_ways(trials *t, int collective, operation *o) {
     int status = t->done == 0 ? run_way(collective, o, 0) : 0;
     for (int i = 0; i < WAYS; i++) {
@@ -301,7 +302,7 @@ static void *alloc(size_t bytes) {
     return heap_next <= AREA_BYTES ? areas[rank] + offset : NULL;
 }
 
-/* The core gives everything back before it asks for more. */
+/* The core releases all memory before it allocates more. */
 static void release(void *memory) {
     (void)memory;
     heap_blocks--;
@@ -312,7 +313,7 @@ static char *map_area(int file) {
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* The others find an area by a link beside the meeting's file: nothing stays behind. */
+/* The other ranks find an area by a link beside the meeting's file, so that no memory outlives the processes. */
 static int make_area(const char *name) {
     char path[64];
     int file = memfd_create("limit", MFD_CLOEXEC);
@@ -334,7 +335,7 @@ static int open_area(int owner, const char *name) {
 
 static int open_areas(const char *meeting_path) {
     char name[4096];
-    for (int i = 0; i < size; i++) { /* the own one first */
+    for (int i = 0; i < size; i++) { /* its own area first */
         int owner = (rank + i) % size;
         snprintf(name, sizeof name, "%s.area.%d", meeting_path, owner);
         if ((i == 0 ? make_area(name) : open_area(owner, name)) != 0) return -1;

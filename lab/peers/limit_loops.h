@@ -1,6 +1,6 @@
 /*
- * The loops of limit.c: copy and sum of floats, by stores that go through the caches or past them. As wide as the
- * compiler's target allows; without x86's non-temporal stores both are the same.
+ * The loops of limit.c: copy and sum of floats, by stores that go through the caches or past them. The loops are as
+ * wide as the compiler's target allows; without x86's non-temporal stores both kinds are the same.
  */
 #ifndef BENCH_PEERS_LIMIT_LOOPS_H
 #define BENCH_PEERS_LIMIT_LOOPS_H
@@ -14,7 +14,7 @@
 #endif
 
 #define LOOP_LINE  16   /* floats */
-#define LOOP_BLOCK 2048 /* of a sum that stays in the first-level cache */
+#define LOOP_BLOCK 2048 /* floats of a sum that stays in the first-level cache */
 
 #if defined(__AVX512F__)
 #define LOOP_WIDTH           16
@@ -38,7 +38,7 @@ static inline loop_vector loop_load(const float *from) {
     return value;
 }
 
-/* Elements up to the first whole line of dst. */
+/* The number of elements before the first whole line of dst. */
 static inline size_t loop_head(const float *dst, size_t count) {
     size_t head = -(uintptr_t)dst % (LOOP_LINE * sizeof(float)) / sizeof(float);
     return head < count ? head : count;
@@ -93,7 +93,7 @@ static inline void loop_reduce(float *dst, const float *const *views, int n, siz
     }
 }
 
-/* Brings lines here to be written. */
+/* Fetches lines for writing. */
 static inline void loop_fetch(const float *lines, size_t count) {
     for (size_t i = 0; i < count; i += LOOP_LINE) {
 #if defined(__x86_64__)

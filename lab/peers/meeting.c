@@ -16,7 +16,7 @@
 #define LINE 64
 
 typedef struct meeting_page {
-    _Alignas(LINE) uint64_t arrived; /* how often ranks have come to meeting_wait(), all together */
+    _Alignas(LINE) uint64_t arrived; /* calls of meeting_wait() by all ranks together */
     _Alignas(LINE) uint32_t turn;    /* odd: rank 1's turn in meeting_distance() */
     struct {
         _Alignas(LINE) double value;
@@ -106,7 +106,7 @@ double meeting_sum(meeting *m, double value) {
     return gather_value(m, value, 1);
 }
 
-/* Ranks 0 and 1 throw one line to and fro; the best of several rounds counts. */
+/* Ranks 0 and 1 pass one line back and forth; the best of several rounds counts. */
 double meeting_distance(meeting *m) {
     uint32_t side = (uint32_t)m->rank;
     double best = 1e9;
@@ -134,7 +134,7 @@ double meeting_pace(meeting *m) {
     if (m->crowded) return 0;
     for (int round = 0; round < 2; round++) {
         double start = meeting_now_ns();
-        for (int i = 0; i < 100; i++) syscall(SYS_getppid); /* glibc would not ask */
+        for (int i = 0; i < 100; i++) syscall(SYS_getppid); /* glibc's function might not enter the kernel */
         double each = (meeting_now_ns() - start) / 100;
         if (each < best) best = each;
     }

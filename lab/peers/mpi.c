@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &peer.size);
     rank = peer.rank;
     int status = core_run(&peer, argc, argv);
-    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status); /* the others may be waiting */
+    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status); /* other ranks may be waiting */
     MPI_Finalize();
     return status;
 }

@@ -1,10 +1,10 @@
 /*
  * The timing core of bench/overlap: see overlap.h.
  *
- * A step is one of four things, which take turns: the compute alone; all buckets alone; both overlapped, each bucket
- * started as soon as it is written; both in sequence. Times are those of the slowest rank, medians over samples.
- * The compute of a bucket is `rounds` passes per block of 4 KiB, each adding up a part of 256 KiB of weights; then the
- * block's gradients are written. Every gradient is checked after each step, outside the time.
+ * A step is one of four kinds, which take turns: the compute alone; all buckets alone; both overlapped, each bucket
+ * started as soon as it is written; both in sequence. Times are those of the slowest rank, medians over samples. The
+ * compute of a bucket is `rounds` passes per block of 4 KiB, each adding up a part of 256 KiB of weights; then the
+ * block's gradients are written. Every gradient is checked after each step, outside the timed part.
  */
 #include "overlap.h"
 
@@ -19,15 +19,15 @@
 
 #define LINE            64
 #define BLOCK           1024      /* elements */
-#define PROGRESS_BLOCKS 16        /* between two calls of peer->progress */
+#define PROGRESS_BLOCKS 16        /* blocks between two calls of peer->progress */
 #define WEIGHTS         (1 << 16) /* elements */
 #define MOST_BUCKETS    1024
 #define MOST_SAMPLES    64
-#define WARM_STEPS      2 /* of each kind */
+#define WARM_STEPS      2 /* steps of each kind */
 enum { PIN = 3, KIND, TOTAL, SAMPLES, LOADS, ARGUMENTS };
 enum { COMPUTE = 0, ALONE, OVERLAPPED, SEQUENTIAL, KINDS };
 
-/* What a step took: the whole, writing buckets, calls of the library while writing, the wait at the end. */
+/* The times of a step: the whole, writing buckets, calls of the library while writing, the wait at the end. */
 typedef struct spans {
     double whole, pieces, calls, wait;
 } spans;
@@ -40,7 +40,7 @@ typedef struct job {
     size_t counts[MOST_BUCKETS], firsts[MOST_BUCKETS]; /* elements of a bucket, and of all before it */
     float *own[MOST_BUCKETS];                          /* buckets that the core made */
     float *weights;
-    size_t weight;  /* next one to read */
+    size_t weight;  /* the next one to read */
     double in_call; /* time in peer->progress in this piece */
     double wrong;
 } job;
@@ -64,7 +64,8 @@ static float *bucket_of(const job *j, int index) {
     return j->peer->bucket != NULL ? j->peer->bucket(index) : j->own[index];
 }
 
-/* Up to BLOCK gradients. The sums never reach the limit, but the compiler cannot know: so it has to compute them. */
+/* Writes up to BLOCK gradients. The sums never reach the limit, but the compiler cannot know that, so it computes
+ * them. */
 static void write_block(job *j, float *data, size_t count, size_t first, int rounds) {
     float sums[BLOCK] = {0}, add = data_offset(j->peer->rank, j->step);
     for (int round = 0; round < rounds; round++) {
@@ -75,7 +76,7 @@ static void write_block(job *j, float *data, size_t count, size_t first, int rou
     for (size_t i = 0; i < count; i++) data[i] = data_hash(first + i) + add + (sums[i] > 1e30f ? 1.0f : 0.0f);
 }
 
-/* One piece of backward. `progress`: the library may be called meanwhile, which in_call counts. */
+/* One piece of backward. `progress`: the library may be called meanwhile; in_call counts that time. */
 static void write_bucket(job *j, int index, int rounds, int progress) {
     float *data = bucket_of(j, index);
     size_t blocks = 0;
@@ -95,7 +96,7 @@ static void start_bucket(job *j, int index) {
     check(j->peer->start(index, bucket_of(j, index), j->counts[index]));
 }
 
-/* Gradients that are not what they should be. */
+/* The number of wrong gradients. */
 static size_t count_wrong(const job *j, int kind) {
     float times = kind == COMPUTE ? 1 : (float)j->peer->size;
     float add = kind == COMPUTE ? data_offset(j->peer->rank, j->step) : data_offset_sum(j->peer->size, j->step);
@@ -122,7 +123,8 @@ static spans run_step(job *j, int kind) {
     spans spent = {0};
     j->step++;
     for (int i = 0; i < j->buckets && kind == ALONE; i++) write_bucket(j, i, 0, 0);
-    /* The same instant for all, or a rank that has to wait for its core would begin its step late and seem fast. */
+    /* All ranks use the same instant: otherwise a rank that waits for its core would begin its step late and seem
+     * fast. */
     double start = meeting_most(&j->all, meeting_now_ns());
     work(j, kind, &spent);
     double worked = meeting_now_ns();
@@ -192,7 +194,7 @@ static void drop_buckets(job *j) {
     }
 }
 
-/* Cuts the gradients into buckets; the last one is what is left. 0 or -1. */
+/* Cuts the gradients into buckets; the last one gets the rest. Returns 0 or -1. */
 static int make_buckets(job *j, size_t total, size_t bucket) {
     j->buckets = 0;
     for (size_t at = 0; at < total; at += bucket) {

@@ -1,9 +1,9 @@
 /*
  * The timing core of bench/overlap: gradients that backward writes bucket by bucket, while earlier buckets travel.
  *
- * A driver (overlap_mpi.c, overlap_tutti.c, overlap_gloo.py) starts its library and hands the core the few functions
+ * A driver (overlap_mpi.c, overlap_tutti.c, overlap_gloo.py) starts its library and passes the core the few functions
  * below. The core makes the buckets, computes, writes and checks every gradient, lines the ranks up and takes the
- * time; nothing of that goes through the library.
+ * time; none of that goes through the library.
  */
 #ifndef BENCH_PEERS_OVERLAP_H
 #define BENCH_PEERS_OVERLAP_H
@@ -12,29 +12,30 @@
 
 typedef struct overlap_peer {
     int rank, size;
-    void *(*alloc)(size_t bytes); /* of a bucket; NULL: malloc */
+    void *(*alloc)(size_t bytes); /* allocates a bucket; NULL: malloc */
     void (*release)(void *memory);
-    /* Before the first step with these buckets and after the last one; NULL: nothing to do. Not 0: failed. */
+    /* Called before the first step with these buckets and after the last one; NULL: nothing to do. Not 0: failed. */
     int (*open)(int buckets, const size_t *counts);
     void (*close)(void);
-    /* Where bucket `index` is in this step, for a library that brings the memory; NULL: the core makes the buckets. */
+    /* The place of bucket `index` in this step, if the library owns the memory; NULL: the core makes the buckets. */
     float *(*bucket)(int index);
-    /* Bucket `index`, all of it written, may be summed over ranks, in place. Returns at once. Not 0: failed. */
+    /* Starts to sum bucket `index`, which is completely written, over ranks, in place. Returns at once. Not 0:
+     * failed. */
     int (*start)(int index, float *data, size_t count);
-    /* Called now and then while the rank computes, for a library that moves data only inside its calls; NULL: never. */
+    /* Called at intervals while the rank computes, for a library that moves data only inside its calls; NULL: never. */
     int (*progress)(void);
     /* Returns when all started buckets hold their sums. */
     int (*finish)(void);
 } overlap_peer;
 
-/* First of all: binds the process to core (rank mod cores), if the arguments say so. */
+/* Must be called first: binds the process to core (rank mod cores), if the arguments request that. */
 void overlap_begin(int argc, char **argv);
 
-/* Measures what the arguments ask for; gives the exit status. Arguments, as bench/overlap passes them:
+/* Runs the measurements of the arguments; returns the exit status. Arguments, as bench/overlap passes them:
  * MEETING-FILE ROWS-FILE pin|free KIND TOTAL-BYTES SAMPLES LOADS, where LOADS is BUCKET-BYTES:ROUNDS,... */
 int overlap_run(const overlap_peer *peer, int argc, char **argv);
 
-/* KIND: how the driver is to use its library, for drivers that know several ways. */
+/* KIND: the way in which the driver uses its library, for drivers that support several. */
 const char *overlap_kind(int argc, char **argv);
 
 #endif

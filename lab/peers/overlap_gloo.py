@@ -1,5 +1,6 @@
-"""Gloo for bench/overlap, as PyTorch offers it: an asynchronous all_reduce per bucket. The timing core is the C one, loaded
-as a library (CORE_LIBRARY); it computes outside Python's lock. Each call back into this file costs a microsecond or two."""
+"""Gloo for bench/overlap, through PyTorch: an asynchronous all_reduce per bucket. The timing core is the C one, loaded
+as a library (CORE_LIBRARY); it computes outside Python's lock. Each callback into this file costs a microsecond or
+two."""
 import ctypes
 import os
 import sys
@@ -18,7 +19,7 @@ class Peer(ctypes.Structure):  # overlap_peer of overlap.h
 
 
 def guarded(call):
-    """The call's status as a number; what it raises goes to stderr."""
+    """Returns the call's status as a number; prints an exception to stderr."""
     def run(*arguments):
         try:
             call(*arguments)
@@ -33,7 +34,7 @@ def main():
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method="file://" + os.environ["GLOO_STORE"], rank=rank, world_size=size)
-    tensors, works = {}, []  # (address, elements): the tensor over that memory of the core; what is under way
+    tensors, works = {}, []  # (address, elements): the tensor over that memory of the core; the works under way
 
     def start(index, address, count):
         if (address, count) not in tensors:

@@ -1,7 +1,7 @@
 /*
- * MPI for bench/overlap: MPI_Iallreduce per bucket, MPI_Waitall at the end. Kinds: "plain", as programs usually do it;
- * "test", which calls MPI_Testall while it computes; "async", plain, but it asks MPI for support of calls from threads,
- * which the progress threads of an implementation need.
+ * MPI for bench/overlap: MPI_Iallreduce per bucket, MPI_Waitall at the end. Kinds: "plain", as programs usually do
+ * it; "test", which calls MPI_Testall while it computes; "async", which is plain, but requests MPI's support of calls
+ * from threads: an implementation's progress threads need it.
  */
 #include <mpi.h>
 #include <string.h>
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &peer.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &peer.size);
     int status = overlap_run(&peer, argc, argv);
-    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status); /* the others may be waiting */
+    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status); /* other ranks may be waiting */
     MPI_Finalize();
     return status;
 }

@@ -8,7 +8,7 @@ FIELDS = ["round", "pin", "ranks", "library", "bucket", "buckets", "factor", "ro
           "sequential_us", "pieces_alone_us", "pieces_us", "calls_us", "wait_us", "exposed_us", "wrong", "before_ns",
           "after_ns", "state", "others_percent", "quiet"]
 OWN = ("tutti", "tutti-mem", "tutti-ddp")
-BUSY = 1.5  # times the usual compute
+BUSY = 1.5  # factor of the usual compute
 
 
 def slowdown(row):
@@ -17,14 +17,15 @@ def slowdown(row):
 
 
 def rounds_for(target_us, points):
-    """Rounds of compute that take `target_us`, from two measured points (rounds, us): a straight line, never below 0."""
+    """The rounds of compute that take `target_us`: a straight line through two measured points (rounds, us), at least
+    0."""
     (few, few_us), (many, many_us) = points
     each = max((many_us - few_us) / (many - few), 1e-3)
     return max(0, round(few + (target_us - few_us) / each))
 
 
 class Cell:
-    """All rounds of one library. Rows taken while others used the cores count only if there are no quiet ones."""
+    """All rounds of one library. Rows disturbed by other processes count only if there are no quiet ones."""
 
     def __init__(self, rows):
         self.quiet = any(row["quiet"] for row in rows)
@@ -33,13 +34,13 @@ class Cell:
         self.set_exposed([row["exposed_us"] for row in self.rows])
 
     def set_exposed(self, values):
-        """What the buckets add to the compute, one per row; and the share of them that takes no time, below 0 where
-        overlapping costs more than it saves."""
+        """Sets the time that the buckets add to the compute, one per row; and the share of them that takes no time,
+        below 0 if overlapping costs more than it saves."""
         self.exposed, self.least, self.most = statistics.median(values), min(values), max(values)
         self.hidden = statistics.median(1 - value / row["alone_us"] for value, row in zip(values, self.rows))
 
     def compare_compute(self, usual_us):
-        """A library that slows the compute even when nothing travels does not profit from it."""
+        """A library must not profit from slowing the compute even when no data travels."""
         self.busy = self.median("compute_us") > BUSY * usual_us
         if self.busy:
             self.set_exposed([row["overlap_us"] - usual_us for row in self.rows])
@@ -53,12 +54,12 @@ class Cell:
 
 
 def time_text(us):
-    """Milliseconds."""
+    """Microseconds as text in milliseconds."""
     return "%.3g" % (us / 1000) if abs(us) < 100000 else "%.0f" % (us / 1000)
 
 
 class Table:
-    """One load on one number of ranks at one distance of the cores: libraries down."""
+    """One load on one number of ranks at one distance of the cores: a row per library."""
 
     HEADS = ["", "compute", "buckets", "in sequence", "overlapped", "exposed", "hidden", "pieces", "calls", "wait",
              "best peer/this"]
@@ -83,7 +84,7 @@ class Table:
         return min(peers, key=lambda name: self.cells[name].exposed, default=None)
 
     def ratio(self, own):
-        """What the best peer's buckets add, over what Tutti's add. None: one is missing, or one of them adds nothing."""
+        """The best peer's exposed time over Tutti's. None: one is missing, or one of them adds no time."""
         peer = self.best_peer()
         if peer is None or own not in self.cells or self.cells[own].exposed <= 0 or self.cells[peer].exposed <= 0:
             return None
@@ -114,7 +115,7 @@ class Table:
             yield "  ".join(["  " + line[0].ljust(widths[0])] + rest).rstrip()
 
     def behind(self, own):
-        """How far the best peer is ahead, in words, or "" where it is not."""
+        """How far the best peer is ahead, in words, or "" if it is not."""
         peer = self.best_peer()
         if peer is None or own not in self.cells or self.cells[peer].exposed >= self.cells[own].exposed:
             return ""

@@ -1,6 +1,6 @@
 /*
- * Tutti for bench/overlap, through its public interface. Kinds: "malloc", asynchronous all_reduces on ordinary memory;
- * "tutti", the same on memory of tutti_mem_alloc; "ddp", the DDP engine, with one parameter per bucket.
+ * Tutti for bench/overlap, through its public interface. Kinds: "malloc", asynchronous all_reduces on ordinary
+ * memory; "tutti", the same on memory of tutti_mem_alloc; "ddp", the DDP engine, with one parameter per bucket.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static int finish(void) {
 
 static tutti_ddp *ddp;
 static int parameters;
-static float *values; /* of all parameters */
+static float *values; /* the values of all parameters */
 
 /* Bucket 0 holds the last parameter, as backward begins at the last layer. */
 static size_t parameter_of(int index) {

@@ -26,7 +26,7 @@ def time_text(us):
 
 
 def world_text(world):
-    """A number of ranks, or another world that can say what it is."""
+    """The text of a number of ranks, or of another world."""
     return "%d ranks" % world if isinstance(world, int) else str(world)
 
 
@@ -35,7 +35,8 @@ def geometric_mean(values):
 
 
 class Cell:
-    """All rounds of one library at one size. Rows taken while others used the cores count only if there are no quiet ones."""
+    """All rounds of one library at one size. Rows disturbed by other processes count only if there are no quiet
+    ones."""
 
     def __init__(self, rows):
         self.quiet = any(row["quiet"] for row in rows)
@@ -49,7 +50,8 @@ class Cell:
 
 
 class Table:
-    """One collective in one form, at one number of ranks and one distance of the cores: sizes down, libraries across."""
+    """One collective in one form, at one number of ranks and one distance of the cores: a row per size, a column per
+    library."""
 
     def __init__(self, key, rows, libraries):
         self.ranks, self.state, self.collective, self.form = key
@@ -71,14 +73,14 @@ class Table:
         return min(peers, key=lambda peer: peer[1].us, default=None)
 
     def ratio(self, size, own, against=None):
-        """Time of the best peer (or of one) over Tutti's, or None where one of the two is missing."""
+        """Time of the best peer (or of one) over Tutti's, or None if one of the two is missing."""
         peer = self.best_peer(size) if against is None else (against, self.cells.get((size, against)))
         if peer is None or peer[1] is None or (size, own) not in self.cells:
             return None
         return peer[1].us / self.cells[size, own].us
 
     def disturbed(self, size, own, against=None):
-        """Whether one of the two times that ratio() divides was taken while others used the cores."""
+        """Whether one of the two times that ratio() divides was taken while other processes used the cores."""
         peer = self.best_peer(size)[1] if against is None else self.cells[size, against]
         return not (peer.quiet and self.cells[size, own].quiet)
 
@@ -87,7 +89,7 @@ class Table:
         return "-" if ratio is None else "%.2f%s" % (ratio, "!" if self.disturbed(size, own) else "")
 
     def mean_text(self, own, against=None):
-        """The geometric mean over sizes; how many where some are missing; ! where one was disturbed."""
+        """The geometric mean over sizes; the number of sizes if some are missing; ! if one was disturbed."""
         present = [size for size in self.sizes if self.ratio(size, own, against) is not None]
         if not present:
             return "-"
@@ -115,7 +117,7 @@ class Table:
             yield "  ".join(text.rjust(width) for text, width in zip(line, widths)).rstrip()
 
     def behind(self):
-        """(size, own, ratio, doubt) where the best peer is ahead; doubt: what else could explain it, or ""."""
+        """Yields (size, own, ratio, doubt) if the best peer is ahead; doubt: another possible explanation, or ""."""
         for own in OWN:
             for size in self.sizes:
                 ratio = self.ratio(size, own)

@@ -1,5 +1,5 @@
-"""What bench/compare_hosts says beside its tables: rates against iperf3, times against bare sockets, and a page of all that in
-Markdown, to be kept (docs/measurements/hosts.md)."""
+"""The output of bench/compare_hosts besides its tables: rates against iperf3, times against bare sockets, and a page of
+all results in Markdown, to be kept (docs/measurements/hosts.md)."""
 import statistics
 import time
 
@@ -7,11 +7,11 @@ import report
 
 LARGE = 16 << 20
 SMALL = 4 << 10
-CROSSING = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # vectors that a host sends, times (n-1)/n
+CROSSING = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # vectors that a host sends, divided by (n-1)/n
 
 
 def in_turn(rows):
-    """Without the peers' rows of rounds in which the cores were at another distance when it was Tutti's turn."""
+    """Drops the peers' rows of rounds in which the cores had another distance during Tutti's turn."""
     def turn(row):
         return tuple(row[name] for name in ("round", "ranks", "collective", "form", "bytes", "state"))
     own = {turn(row) for row in rows if row["library"] in report.OWN}
@@ -19,7 +19,7 @@ def in_turn(rows):
 
 
 class Rates:
-    """What iperf3 reached in each world, over all rounds: GB/s one way, and each way of both."""
+    """The rates of iperf3 in each world, over all rounds: GB/s one way, and each way of both."""
 
     def __init__(self):
         self.one_way, self.both_ways = {}, {}
@@ -46,7 +46,7 @@ class Rates:
 
 
 def share_of(table, world, gigabytes, size):
-    """Per cent of that rate that Tutti reaches, or None."""
+    """The per cent of that rate that Tutti reaches, or None."""
     hosts, vectors = len(world.per_host), CROSSING.get(table.collective, 0)
     if size < LARGE or not vectors or not gigabytes or (size, "tutti") not in table.cells:
         return None
@@ -54,20 +54,20 @@ def share_of(table, world, gigabytes, size):
 
 
 def large_share(table, world, gigabytes):
-    """The least such share, as text."""
+    """The least of these shares, as text."""
     shares = [(share, size) for size in table.sizes for share in [share_of(table, world, gigabytes, size)] if share is not None]
     return "%.0f%% at %s" % (min(shares)[0], report.size_text(min(shares)[1])) if shares else "-"
 
 
 def small_ratio(table):
-    """The most that Tutti takes over bare sockets up to 4 KiB, as text."""
+    """The largest ratio of Tutti's time to that of bare sockets up to 4 KiB, as text."""
     ratios = [(1 / table.ratio(size, "tutti", "limit"), size) for size in table.sizes
               if size <= SMALL and table.ratio(size, "tutti", "limit") is not None]
     return "%.2f at %s" % (max(ratios)[0], report.size_text(max(ratios)[1])) if ratios else "-"
 
 
 def goal_lines(tables, rates, worlds):
-    """Large sizes against iperf3 and the rate that was set, small ones against bare sockets."""
+    """Compares large sizes with iperf3 and the configured rate, small ones with bare sockets."""
     yield "rates from 16 MiB on against iperf3 --bidir and the rate set, times up to 4 KiB against bare sockets"
     named = {str(world): world for world in worlds}
     grid = [["", "of iperf3: least", "of the rate: least", "time / sockets: most"]]
@@ -93,20 +93,21 @@ result is checked (wrong elements: %d). To run it again, as root:
     bench/compare_hosts --python PYTHON_WITH_TORCH --out FOLDER \\
         %s
 
-`FOLDER/hosts.md` is the new page; with `--resume` it goes on where it was stopped.
+`FOLDER/hosts.md` is the new page; with `--resume` it continues where it was stopped.
 
-Cores are *near* where a cache line takes less than %g ns from one to the other, else *far*; in virtual machines that changes.
-It is measured before and after each row: tables are kept apart by it, and peers count only in rounds in which they and Tutti
-met the same. Times are medians over rounds, in microseconds (m: milliseconds), one way for ping_pong; xN: worst / best round
-where above 1.2; (1): one round only; !: others used the cores, or half of one. Samples while a core was slower than it had been before
-(somebody else's work on its other half, which a virtual machine does not see) were taken again, for a while. *peer / tutti* is the time of the best peer over Tutti's, bold
-where the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti / sockets*
-the time over that of bare sockets that move what must cross the network and do nothing else (column `limit`).
+Cores are *near* where a cache line takes less than %g ns from one to the other, else *far*; in virtual machines that
+changes. It is measured before and after each row: tables are kept apart by it, and peers count only in rounds in
+which they and Tutti had the same distance. Times are medians over rounds, in microseconds (m: milliseconds), one way
+for ping_pong; xN: worst / best round where above 1.2; (1): one round only; !: other processes used the cores, or half
+of one. Samples were repeated, for a while, if a core was slower than it had been before (because of other work on its
+other half, which a virtual machine cannot see). *peer / tutti* is the time of the best peer over Tutti's, bold where
+the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti /
+sockets* the time over that of bare sockets that move only the bytes that must cross the network (column `limit`).
 """
 
 
 def again(options):
-    """The options that decide what is measured, as a shell reads them."""
+    """The options that determine the measurements, quoted for a shell."""
     names = ["ranks", "congestion", "rate", "collectives", "rounds", "samples", "sample_ms", "min_bytes", "max_bytes", "factor"]
     values = [(name, getattr(options, name)) for name in names]
     words = ["--%s %s" % (name.replace("_", "-"), ",".join(value) if isinstance(value, list) else value)

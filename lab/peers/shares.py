@@ -1,4 +1,4 @@
-"""How near Tutti comes to what memory allows: times of the limits (libraries.Limit) over its own, in per cent."""
+"""How near Tutti comes to the limit of the memory: times of the limits (libraries.Limit) over its own, in per cent."""
 import statistics
 
 LIMITS = {"tutti": "limit", "tutti-mem": "limit-mem"}
@@ -6,7 +6,7 @@ GOAL = 80
 
 
 def share(table, size, own):
-    """Per cent, or None where one of the two times is missing."""
+    """Per cent, or None if one of the two times is missing."""
     limit, cell = table.cells.get((size, LIMITS[own])), table.cells.get((size, own))
     return None if limit is None or cell is None else 100 * limit.us / cell.us
 
@@ -25,7 +25,7 @@ def limit_text(table, size, own):
 
 
 def columns(table):
-    """(head, text by size) of what a table shows of limits; none where it has none."""
+    """The columns of a table about limits, as (head, text by size); none if it has no limits."""
     found = []
     for own, limit in LIMITS.items():
         if any((size, limit) in table.cells for size in table.sizes):

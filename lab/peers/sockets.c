@@ -1,11 +1,11 @@
 /*
- * Not a library, but what one can reach between two hosts: bare TCP sockets move the bytes that a collective must move
+ * Not a library, but the limit for one between two hosts: bare TCP sockets move the bytes that a collective must move
  * over the network, and do nothing else. Results are wrong, and are not checked.
  *
  * Rank r of the first host and rank r of the second one (n ranks on each, ranks in blocks) have one connection. Bytes
- * that each sends for a vector of V bytes, when ranks of a host do what they can among themselves:
+ * that each sends for a vector of V bytes, if the ranks of a host do among themselves all that they can:
  *   all_reduce V / n; all_gather, reduce_scatter V / 2n; all_to_all V / 2; broadcast V / n one way; barrier 1
- * Pieces of three sizes take turns in the first operations on each size; the quickest stays.
+ * Pieces of three sizes take turns in the first operations on each size; the fastest size is then used.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "meeting.h"
 #include "wire.h"
 
-#define PORT       29600 /* and one for each rank of a host */
+#define PORT       29600 /* the first port; there is one for each rank of a host */
 #define WARM       6     /* operations of the core's warm-up, over which the trials are spread */
 #define PATIENT_MS 20000
 

@@ -1,4 +1,4 @@
-"""What a comparison of collectives sweeps: options, sizes, the arguments of a driver, and the turns that libraries take."""
+"""The sweep of a comparison of collectives: options, sizes, the arguments of a driver, and the libraries' turns."""
 import os
 import sys
 from functools import partial
@@ -8,26 +8,27 @@ import report
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "ping_pong"]
 ON_DEMAND = ["gather", "scatter"]  # rooted, like broadcast: each rank in turn
-NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns", "slow", "pace_ns"]  # as core.c
+# The columns in the order in which core.c writes them.
+NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns", "slow", "pace_ns"]
 QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0}
 FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
 
 
 def add_options(parser, libraries, full=None):
-    """full: defaults without --quick, where they are not FULL's."""
+    """full: defaults without --quick that differ from FULL's."""
     full = dict(FULL, **(full or {}))
     parser.set_defaults(full=full)
     add = parser.add_argument
-    add("--out", metavar="FOLDER", help="write compare.txt, compare.csv (all rows), behind.md, compare.svg and all_reduce.svg there, "
+    add("--out", metavar="FOLDER", help="write compare.txt, .csv (all rows), .svg, behind.md, all_reduce.svg to FOLDER, "
         "and launches.jsonl as they end")
-    add("--check", action="store_true", help="exit with 1 where a cell is behind a peer beyond the spread")
-    add("--resume", action="store_true", help="go on with what --out's launches.jsonl has, of the same build")
-    add("--quick", action="store_true", help="a small sweep: other defaults for what follows where two are named")
+    add("--check", action="store_true", help="exit with 1 if a cell is behind a peer beyond the spread")
+    add("--resume", action="store_true", help="continue from --out's launches.jsonl, with the same build")
+    add("--quick", action="store_true", help="a small sweep: the second default of the options below that name two")
     add("--collectives", default=",".join(COLLECTIVES), help="%(default)s; also " + ",".join(ON_DEMAND))
     add("--libraries", help="only these, and tutti: " + libraries)
-    add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, with K, M or G if wanted (%(default)s)")
+    add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, optionally with K, M or G (%(default)s)")
     add("--max-bytes", type=launches.bytes_of, help="largest size (%dM, quick: 16M); always measured" % (full["max_bytes"] >> 20))
-    add("--factor", type=int, help="from one size to the next (%d, quick: 64)" % full["factor"])
+    add("--factor", type=int, help="factor from one size to the next (%d, quick: 64)" % full["factor"])
     add("--samples", type=int, help="samples of a row, at most 64 (7, quick: 3)")
     add("--sample-ms", type=float, help="time of a sample; at least one operation (20, quick: 5)")
     launches.add_options(parser)
@@ -41,7 +42,7 @@ def read_options(parser):
         if name not in COLLECTIVES + ON_DEMAND:
             parser.error("no collective is called %s; there are %s" % (name, ", ".join(COLLECTIVES + ON_DEMAND)))
     if options.resume and not options.out:
-        parser.error("--resume: what? name the folder by --out")
+        parser.error("--resume needs --out, the folder with launches.jsonl")
     if options.factor < 2 or options.max_bytes < options.min_bytes or options.min_bytes < 4:
         parser.error("sizes need a factor of 2 or more and 4 <= --min-bytes <= --max-bytes")
     return options
@@ -59,14 +60,14 @@ def sizes_of(options, collective):
 
 
 def arguments_of(library, collective, sizes, options):
-    """Of a driver, after its files; see core.h."""
+    """The arguments of a driver after its files; see core.h."""
     sizes = ",".join(map(str, sizes))
     return [collective, sizes, str(options.samples), str(options.sample_ms), library.pin, library.memory]
 
 
 def measure(libraries, number, world, options, work, journal):
-    """Rows of one round in one world (a number of ranks, or what else their start() takes): libraries take turns within
-    each collective. One that fails is noted in the journal's failures and not tried again."""
+    """Rows of one round in one world (a number of ranks, or another argument of the libraries' start()): libraries take
+    turns within each collective. A library that fails is recorded in the journal's failures and not tried again."""
     rows = []
     name = report.world_text(world)
     for collective in options.collectives:
@@ -88,7 +89,7 @@ def measure(libraries, number, world, options, work, journal):
 
 
 def write(options, text, rows, tables, names, page):
-    """The files of --out. page: lines of behind.md."""
+    """Writes the files of --out. page: lines of behind.md."""
     if not options.out:
         return
     with open(os.path.join(options.out, "compare.txt"), "w", encoding="utf-8") as file:

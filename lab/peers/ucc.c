@@ -1,6 +1,6 @@
 /*
- * UCC for the comparison, through its own interface. It needs every rank's addresses before it can send anything: ranks pass them to
- * each other in files beside the meeting's.
+ * UCC for the comparison, through its own interface. It needs every rank's address before it can send anything: ranks
+ * pass these to each other in files beside the meeting's.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -141,7 +141,7 @@ static void describe(int collective, const float *src, float *dst, size_t count,
 static int run(int collective, const float *src, float *dst, size_t count, int root) {
     ucc_coll_args_t args = {.mask = 0};
     ucc_coll_req_h request;
-    if (kinds[collective] == 0) return 1; /* messages: UCC has none */
+    if (kinds[collective] == 0) return 1; /* messages, which UCC does not have */
     describe(collective, src, dst, count, root, &args);
     ucc_status_t status = ucc_collective_init(&args, &request, team);
     if (status == UCC_OK) status = ucc_collective_post(request);
@@ -165,5 +165,5 @@ int main(int argc, char **argv) {
     const core_peer peer = {.rank = rank, .size = size, .slice_stays = 1, .run = run};
     const int status = core_run(&peer, argc, argv);
     fflush(NULL);
-    _exit(status); /* ranks that have ended their part no longer answer, and its end would wait for them */
+    _exit(status); /* ranks that are done no longer answer, and UCC's end would wait for them */
 }

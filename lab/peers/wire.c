@@ -21,7 +21,7 @@ static int fail(const char *what) {
     return -1;
 }
 
-/* A socket that is bound (listening) or connected; the first address that works. */
+/* Returns a socket that is bound (listening) or connected, with the first address that works. */
 static int open_socket(const char *address, int port, int listening) {
     char service[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = listening ? AI_PASSIVE : 0}, *found = NULL;
@@ -90,7 +90,7 @@ static void pause_for(int fd, wire_wait wait, int sending, int receiving) {
     poll(&one, 1, -1);
 }
 
-/* What one call moved, into *done; whether it moved anything, or -1. */
+/* Adds the bytes that one call moved to *done; returns whether it moved any, or -1. */
 static int count_moved(ssize_t moved, size_t *done) {
     if (moved > 0) {
         *done += (size_t)moved;

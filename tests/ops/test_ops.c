@@ -179,7 +179,7 @@ static tutti_status refuse_inputs(ranks_context *context) {
     REFUSE("the types differ", tutti_op_mul(s.a, s.twice, NULL, &y));
     REFUSE("do not broadcast: dimension 1 of 'a' is 3, of the result 5", tutti_op_add(s.a, s.wide, NULL, &y));
     REFUSE("bool is not a number", tutti_op_add(s.flags, s.flags, NULL, &y));
-    REFUSE("not for int32", tutti_op_exp(s.labels, NULL, &y));
+    REFUSE("not int32", tutti_op_exp(s.labels, NULL, &y));
     REFUSE("is neither TUTTI_GELU_ERF nor", tutti_op_gelu(s.a, (tutti_gelu)2, NULL, &y));
     REFUSE("99 is not a type", tutti_op_cast(s.a, (tutti_type)99, NULL, &y));
     REFUSE("at least two dimensions", tutti_op_matmul(s.a, s.number, NULL, NULL, &y));
@@ -205,7 +205,7 @@ static tutti_status refuse_inputs(ranks_context *context) {
     REFUSE("9 dimensions", tutti_op_reshape(s.a, 9, INTS(12, 1, 1, 1, 1, 1, 1, 1, 1), NULL, &y));
     REFUSE("names dimensions beyond the 2", tutti_op_reduce(s.a, TUTTI_SUM, 4, false, NULL, &y));
     REFUSE("is none of TUTTI_SUM", tutti_op_reduce(s.a, TUTTI_PROD, 1, false, NULL, &y));
-    REFUSE("not for int32", tutti_op_reduce(s.labels, TUTTI_AVG, 1, false, NULL, &y));
+    REFUSE("not int32", tutti_op_reduce(s.labels, TUTTI_AVG, 1, false, NULL, &y));
     REFUSE("a scalar has no classes", tutti_op_softmax(s.number, NULL, &y));
     REFUSE("labels are int32 or int64, not float32", tutti_op_softmax_cross_entropy(s.a, s.number, NULL, &y));
     REFUSE("has 1 dimensions, and must have 3", tutti_op_softmax_cross_entropy(s.image, s.labels, NULL, &y));
@@ -231,7 +231,7 @@ static tutti_status refuse_memory(ranks_context *context) {
     const tutti_layout layout =
         TUTTI_LAYOUT(.placement = gpus, .type = TUTTI_FLOAT32, .ndims = 1, .shape = INTS(4), .name = "made");
     tutti_tensor *y = nothing;
-    const char *words = "of tensors in CUDA memory: the module of the GPUs has no kernels for operators";
+    const char *words = "of tensors in CUDA memory: the CUDA module has no kernels for operators";
     tutti_status got[] = {tutti_op_relu(moved, NULL, &y), tutti_op_fill(&layout, 1, &y)};
     RANKS_CHECK(got[0] == TUTTI_ERR_UNSUPPORTED && got[1] == TUTTI_ERR_UNSUPPORTED && y == nothing, "%s and %s",
                 tutti_status_name(got[0]), tutti_status_name(got[1]));
@@ -294,7 +294,7 @@ static tutti_status refuse_settings(ranks_context *context) {
     const tutti_layout split = TUTTI_LAYOUT(.placement = s.line, .sbp = &far, .type = TUTTI_FLOAT32, .ndims = 1,
                                             .shape = INTS(4), .name = "made");
     const tutti_random_options uniform = {.b = 1}, neither = {.distribution = (tutti_distribution)5};
-    REFUSE("it makes floats, not int32", tutti_op_random(&layout, &uniform, &y));
+    REFUSE("the type must be a float, not int32", tutti_op_random(&layout, &uniform, &y));
     REFUSE("neither TUTTI_UNIFORM nor TUTTI_NORMAL", tutti_op_random(&layout, &neither, &y));
     REFUSE("its options are NULL", tutti_op_random(&layout, NULL, &y));
     REFUSE("fill: the layout, its placement or the result is NULL", tutti_op_fill(NULL, 1, &y));
@@ -324,7 +324,7 @@ static tutti_status refuse_gradients(ranks_context *context) {
     REFUSE("is NULL", tutti_op_softmax_backward(s.a, s.a, NULL, &dx));
     REFUSE("is NULL", tutti_op_softmax_backward(NULL, s.a, s.a, &dx));
     REFUSE("is NULL", tutti_op_reduce_backward(s.a, NULL, TUTTI_MAX, 1, false, s.a, &dx));
-    REFUSE("there is no bias", tutti_op_dense_backward(s.a, s.matrix, NULL, s.a, NULL, NULL, &dx));
+    REFUSE("the bias is NULL", tutti_op_dense_backward(s.a, s.matrix, NULL, s.a, NULL, NULL, &dx));
     /* Gradients of results that have another shape. */
     REFUSE("'wide'", tutti_op_add_backward(s.a, s.b, s.wide, &dx, NULL));
     REFUSE("'number'", tutti_op_add_backward(s.a, s.b, s.number, &dx, NULL));
@@ -340,7 +340,7 @@ static tutti_status refuse_gradients(ranks_context *context) {
     REFUSE("'a'", tutti_op_transpose_backward(s.a, (int[]){1, 0}, s.a, &dx));
     REFUSE("order[1] is 0", tutti_op_transpose_backward(s.a, (int[]){0, 0}, s.a, &dx));
     REFUSE("reshape of 'wide'", tutti_op_reshape_backward(s.a, s.wide, &dx));
-    REFUSE("the slice has", tutti_op_slice_backward(s.a, INTS(0, 0), INTS(2, 2), s.a, &dx));
+    REFUSE("that of the slice is", tutti_op_slice_backward(s.a, INTS(0, 0), INTS(2, 2), s.a, &dx));
     const tutti_tensor *pair[] = {s.a, s.b};
     tutti_tensor *both[2] = {nothing, nothing};
     REFUSE("concat_backward", tutti_op_concat_backward(pair, 2, 0, s.a, both));

@@ -344,7 +344,7 @@ static tutti_status gather_locals(ranks_context *context) {
     extent[1] = rank == 1 ? -3 : 2;
     EXPECT_ERROR("dimension 1 of rank 1's local shape is -3", tutti_tensor_from_local(&like, extent, data, &tensor));
     extent[1] = 2;
-    EXPECT_ERROR("rank 1 has elements of it, and its memory is NULL",
+    EXPECT_ERROR("rank 1 has elements of it, but its memory is NULL",
                  tutti_tensor_from_local(&like, extent, rank == 1 ? NULL : data, &tensor));
     tutti_placement_destroy(line);
     free(data);

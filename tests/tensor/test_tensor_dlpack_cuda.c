@@ -175,7 +175,7 @@ static tutti_status refuse(ranks_context *context) {
             dl->device_type = DLPACK_CPU;
             dl->data = here);
     REFUSED("it is on GPU 9; this rank's shards are on GPU", dl->device_id = 9);
-    REFUSED("it says device type 2, but its data is memory of the host", dl->data = here);
+    REFUSED("its device type is 2, but its data is memory of the host", dl->data = here);
     give(&s); /* managed memory says no device that counts */
     dl->device_type = DLPACK_CUDA_MANAGED;
     dl->device_id = 0;

@@ -4,7 +4,8 @@
  *
  * The ranks themselves die with tuttirun (PR_SET_PDEATHSIG), but the processes that they have started do not. The
  * keeper reads the ids of the groups from a pipe; at the end of the pipe it kills all of them and calls the last
- * words, which report the death to the other nodes at once. A zero means that tuttirun has ended normally.
+ * words, which report the end of tuttirun to the other nodes at once. A zero means that tuttirun has ended
+ * normally.
  */
 #include <errno.h>
 #include <fcntl.h>

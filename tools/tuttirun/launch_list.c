@@ -104,7 +104,7 @@ static tutti_status read_list_file(const char *path, char **text_out) {
                       "--nodes @%s: %s; it must have the hosts of the job, separated by commas or lines", path,
                       failed   ? "cannot read it"
                       : longer ? "it is too long"
-                               : "it is no text, or empty");
+                               : "it is not a text, or empty");
 }
 
 tutti_status tutti_launch_expand_nodes(const char *text, char **list_out) {

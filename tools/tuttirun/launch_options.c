@@ -86,7 +86,7 @@ void tutti_launch_options_help(void) {
                  rows[i].letter ? ", " : "   ", rows[i].name, value, rows[i].help);
         printf("  %-36s %s\n", left, gap + 3);
     }
-    printf("\nAs soon as several ranks print, their lines begin with [local rank]. OMP_NUM_THREADS is 1 unless set.\n"
+    printf("\nOnce several ranks print, their lines begin with [local rank]. OMP_NUM_THREADS is 1 unless set.\n"
            "With --bind auto each rank gets its share of the cores, near each other; more ranks than cores are not\n"
            "bound. TUTTI_LOG=info shows the cores of each rank.\n"
            "When a rank fails the others get 2 s to end by themselves; then they are stopped. The exit code is that\n"

@@ -1,5 +1,5 @@
-"""What a build against PyTorch must know. Of the installed one, as a line of JSON: run by the interpreter that has it. Of one
-that is unpacked from a wheel, and has no Python here: read from its files.
+"""What a build against PyTorch must know. For an installed PyTorch: run by its interpreter, prints a line of JSON.
+For one that is unpacked from a wheel, and has no Python here: read from its files.
 
 Paths are put together by hand: torch.utils.cpp_extension needs setuptools.
 """
@@ -9,8 +9,8 @@ import re
 import sys
 import sysconfig
 
-# (file below the folder of torch, what it says of the C++ that the headers need): CMake's settings, of which no version has
-# all, and the headers' own check.
+# (file below the folder of torch, pattern of the C++ standard that the headers need): CMake's settings, of which no
+# version has all, and the headers' own check.
 SAYS = (
     ("share/cmake/Torch/TorchConfig.cmake", r"CXX_STANDARD (\d\d)"),
     ("share/cmake/Torch/TorchConfig.cmake", r"cxx_std_(\d\d)"),
@@ -21,7 +21,7 @@ PYBIND = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
 
 
 def standard(folder):
-    """The C++ that the headers in torch's folder need: 17 or 20, later perhaps more."""
+    """The C++ standard that the headers in torch's folder need: 17 or 20, later perhaps more."""
     found = [17]
     for path, pattern in SAYS:
         try:
@@ -54,13 +54,13 @@ def installed():
 
 
 def pybind_of(module):
-    """What torch._C says of the ABI of the pybind11 in it; newer ones say nothing, since the headers decide all of it."""
+    """The ABI of the pybind11 in torch._C; newer ones do not report it, since the headers decide all of it."""
     said = {"PYBIND11_" + name: getattr(module, "_PYBIND11_" + name, None) for name in PYBIND}
     return {name: value for name, value in said.items() if value is not None}
 
 
 def unpacked(folder):
-    """Of torch's folder as it is in a wheel: any Python's, since what they differ in does not matter to a build."""
+    """For torch's folder as it is in a wheel, of any Python version: their differences do not matter to a build."""
     with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
         version = re.search(r"^__version__ = '(.*)'", file.read(), re.MULTILINE).group(1)
     with open(os.path.join(folder, "lib", "libtorch_python.so"), "rb") as file:

@@ -1,10 +1,10 @@
-"""PEP 517 build backend: scikit-build-core, told where the PyTorch is that the extension is built for.
+"""PEP 517 build backend: scikit-build-core, with the location of the PyTorch that the extension is built for.
 
-pip builds in an isolated environment in which PyTorch cannot be imported, and a PyTorch downloaded for the build might
-not be the one that runs later. So the interpreters that may be the target's are asked in turn, each in a process of its
-own and with an environment free of pip's overlays; the first that has PyTorch wins. Setting: TUTTI_TORCH_PYTHON.
-TUTTI_TORCH_FACTS is for scripts/wheels instead: a file of JSON with what pytorch_facts tells of several PyTorchs, each of which
-gets an extension.
+pip builds in an isolated environment in which PyTorch cannot be imported, and a PyTorch downloaded for the build
+might not be the one that runs later. So the interpreters that may be the target's are queried in turn, each in a
+process of its own and in an environment without pip's overlays; the first that has PyTorch is used. Setting:
+TUTTI_TORCH_PYTHON. TUTTI_TORCH_FACTS is for scripts/wheels instead: a file of JSON with the facts (pytorch_facts)
+of several versions of PyTorch, each of which gets an extension.
 
 nvcc is CUDA_HOME's, else that of NVIDIA's packages in the same environment, else what CMake finds.
 """
@@ -39,12 +39,12 @@ def _stop(text):
 
 
 def _clean_environment():
-    """This one without what points Python elsewhere: pip's overlays, a caller's PYTHONPATH."""
+    """This environment without the variables that point Python elsewhere: pip's overlays, a caller's PYTHONPATH."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def _candidates():
-    """(words, interpreter, environment) to ask, the likeliest first."""
+    """Yields (words, interpreter, environment) to query, the likeliest first."""
     explicit = os.environ.get("TUTTI_TORCH_PYTHON")
     if explicit:
         yield "TUTTI_TORCH_PYTHON", explicit, _clean_environment()
@@ -60,7 +60,7 @@ def _candidates():
 
 
 def _ask(interpreter, environment):
-    """(facts, None) or (None, why not)."""
+    """Returns (facts, None) or (None, why not)."""
     try:
         done = subprocess.run([interpreter, FACTS], env=environment, cwd="/", timeout=120,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -98,7 +98,8 @@ def _own_abi():
 
 
 def _nvcc_beside(torch_folder):
-    """nvcc as `pip install cuda-toolkit[nvcc]` puts it beside PyTorch, whose CUDA it is of; none where CUDA_HOME says another."""
+    """The nvcc that `pip install cuda-toolkit[nvcc]` puts beside PyTorch, if it has PyTorch's CUDA version; none
+    where CUDA_HOME is set."""
     if os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return None
     found = sorted(glob.glob(os.path.join(os.path.dirname(torch_folder), "nvidia", "cu[0-9]*", "bin", "nvcc")))
@@ -113,7 +114,7 @@ def _refuse(torch):
 
 
 def _defines(torch):
-    """(name, what CMake must know of it)."""
+    """Returns (name, settings for CMake)."""
     name = "_".join(torch["version"].split(".")[:2]) + "_abi%d" % torch["cxx11_abi"]
     include = os.path.join(torch["folder"], "include")
     definitions = ["_GLIBCXX_USE_CXX11_ABI=%d" % torch["cxx11_abi"]]
@@ -131,7 +132,7 @@ def _defines(torch):
 
 
 def _settings(given):
-    """The caller's settings and what CMake must know of PyTorch."""
+    """The caller's settings, and those that describe PyTorch to CMake."""
     listed = os.environ.get("TUTTI_TORCH_FACTS")
     if listed:
         with open(listed, encoding="utf-8") as file:
@@ -164,7 +165,7 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """This folder, and in it, as `tutti`, the library's sources, which lie outside of it in the repository."""
+    """This folder, and in it, as `tutti`, the library's sources, which are outside of it in the repository."""
     with tempfile.TemporaryDirectory() as parent:
         staged = os.path.join(parent, "torch_tutti")
         shutil.copytree(HERE, staged, ignore=shutil.ignore_patterns("tests", "__pycache__", "PKG-INFO", ".*"))

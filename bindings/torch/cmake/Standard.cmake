@@ -1,6 +1,8 @@
-# Whether the compiler has the C++ that PyTorch's headers need; said in one line here, it would be a hundred errors in headers.
+# Checks whether the compiler has the C++ standard that PyTorch's headers need: one line here instead of a hundred
+# errors in headers.
 
-# tutti_torch_check_standard(STANDARD PYTORCH): STANDARD is 17 or 20, of others nothing is known; PYTORCH names it in the error.
+# tutti_torch_check_standard(STANDARD PYTORCH): STANDARD is 17 or 20, others are not checked; PYTORCH names it in
+# the error.
 function(tutti_torch_check_standard standard pytorch)
   # What the headers check (ATen.h), and what those of C++20 use: a compiler may have one without the other.
   set(macro_17 201703)
@@ -10,7 +12,7 @@ function(tutti_torch_check_standard standard pytorch)
   set(first_17 "g++ 9 or clang++ 9")
   set(first_20 "g++ 11 or clang++ 16")
   if(NOT DEFINED macro_${standard})
-    return() # a later one: the compiler will tell
+    return() # a later standard: the compiler reports an error
   endif()
   set(source "#if __cplusplus < ${macro_${standard}}L\n#error older\n#endif\n")
   foreach(header IN LISTS headers_${standard})

@@ -16,7 +16,7 @@ namespace torch_tutti {
 namespace {
 
 constexpr const char *several = "several tensors in one call";
-constexpr const char *without_gpus = "CUDA tensors, which this build of Tutti does not serve";
+constexpr const char *without_gpus = "CUDA tensors, which this build of Tutti does not support";
 constexpr const char *sparse_on_gpu = "sparse CUDA tensors";
 
 std::atomic<const RealGloo *> real_gloo{nullptr};
@@ -52,7 +52,7 @@ void GlooBackend::begin_recording() {
 }
 
 GlooBackend::~GlooBackend() {
-    WithoutPythonLock unlocked; /* for real_, whose threads may need Python's lock to end */
+    WithoutPythonLock unlocked; /* for real_, whose threads may need the GIL to end */
     real_.reset();
 }
 
@@ -70,7 +70,7 @@ c10::intrusive_ptr<c10d::Backend> GlooBackend::split(const c10::intrusive_ptr<c1
                                                      const std::vector<int> &ranks,
                                                      const c10::intrusive_ptr<c10d::Backend::Options> &options) {
     auto child = Backend::split(store, ranks, options);
-    /* Groups of the same ranks share links of Tutti's, but each has a store of its own. */
+    /* Groups of the same ranks share Tutti's links, but each has a store of its own. */
     if (child && store) static_cast<GlooBackend &>(*child).real_store_ = store;
     return child;
 }
@@ -84,25 +84,25 @@ void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
                     *real_);
 }
 
-/* Gloo's threads drop tensors, for which they want Python's lock. In a Python that ends that aborts the process, as it does to
- * programs with Gloo alone; so the real one goes while there is Python. */
+/* Gloo's threads release tensors, for which they need the GIL. While Python ends that aborts the process, as it
+ * does to programs that use Gloo alone; so the real Gloo is destroyed earlier. */
 void GlooBackend::end_threads(bool breaks) {
     Backend::end_threads(breaks);
-    if (is_forked()) return (void)real_.release(); /* the lock may be that of a thread which is not here */
+    if (is_forked()) return (void)real_.release(); /* the lock may be held by a thread that the fork does not have */
     std::unique_lock<std::mutex> lock(real_mutex_);
     auto real = std::move(real_);
-    lock.unlock(); /* before the real one goes, which waits for its threads */
+    lock.unlock(); /* before the real Gloo is destroyed, which waits for its threads */
 }
 
 c10d::Backend &GlooBackend::real(const char *call, const char *why) {
     WithoutPythonLock unlocked;
     std::lock_guard<std::mutex> lock(real_mutex_);
     const RealGloo *python = real_gloo;
-    TORCH_CHECK(python != nullptr, "tutti: nothing has taken Gloo's place (torch_tutti.replace_gloo())");
+    TORCH_CHECK(python != nullptr, "tutti: Gloo has not been replaced (call torch_tutti.replace_gloo())");
     if (!real_) {
         auto store = c10::make_intrusive<c10d::PrefixStore>("tutti-real-gloo", real_store_);
         real_ = python->make(store, getRank(), getSize(), timeout_of(c10d::kUnsetTimeout));
-        /* It writes its own entries, by numbers of its own: so they are of another group. */
+        /* It writes its own entries with its own numbers: so they belong to another group. */
         if (flight()) {
             auto group = flight_group("/gloo");
             where_valid(
@@ -116,7 +116,7 @@ c10d::Backend &GlooBackend::real(const char *call, const char *why) {
     return *real_;
 }
 
-/* An open batch is Tutti's; Gloo has none. */
+/* An open batch belongs to Tutti; Gloo has no batches. */
 const char *GlooBackend::refuses(const Tensors &tensors, bool takes_several) const {
     if (tensors.empty() || Batch::open(this) != nullptr) return nullptr;
     if (tensors.size() > 1 && !takes_several) return several;

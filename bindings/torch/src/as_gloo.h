@@ -1,9 +1,10 @@
 /*
  * A backend in Gloo's place: Tutti's, under Gloo's name.
  *
- * What Tutti refuses and Gloo does goes to a real Gloo of the same ranks. Which calls these are is decided before anything
- * is done, by what is the same on all ranks: how many tensors a call has, on which kind of device they are, and whether
- * this build of Tutti serves GPUs. The real Gloo is made by all ranks when the first such call comes.
+ * Calls that Tutti refuses and Gloo supports go to a real Gloo of the same ranks. Which calls these are is decided
+ * before a call does anything, from facts that are the same on all ranks: the number of tensors of the call, their
+ * kind of device, and whether this build of Tutti supports GPUs. All ranks create the real Gloo at the first such
+ * call.
  */
 #pragma once
 
@@ -45,22 +46,22 @@ protected:
 private:
     void begin_recording();
     c10d::Backend &real(const char *call, const char *why);
-    /* Why Tutti does not take this; null: it does. */
+    /* Returns why Tutti does not take this call; null: Tutti takes it. */
     const char *refuses(const Tensors &tensors, bool takes_several = false) const;
     const char *refuses(const at::Tensor &tensor) const;
 
     std::mutex real_mutex_;
     c10::intrusive_ptr<c10d::Store> real_store_;
-    c10::intrusive_ptr<c10d::Backend> real_; /* none yet */
+    c10::intrusive_ptr<c10d::Backend> real_; /* null: not created yet */
 };
 
-/* Python's part. Never destroyed: at the end of the process Python may have ended. */
+/* Implemented in Python. Never destroyed: at the end of the process Python may have ended already. */
 struct RealGloo {
-    /* A real Gloo of these ranks. */
+    /* Creates a real Gloo of these ranks. */
     std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                                                     std::chrono::milliseconds timeout)>
         make;
-    /* Hears of each call for it. */
+    /* Called before each call that goes to the real Gloo. */
     std::function<void(const char *call, const char *why, int rank)> note;
 };
 void set_real_gloo(const RealGloo *real);

@@ -9,7 +9,7 @@
 
 namespace torch_tutti {
 
-/* Of all groups made from the same ranks this one has a tag that no other creation uses. */
+/* A tag that no other group made from the same ranks has. */
 static constexpr int64_t aside_tag = INT64_C(1) << 40;
 
 class Aside::Task final : public c10d::Work {

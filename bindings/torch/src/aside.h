@@ -1,7 +1,8 @@
 /*
- * Operations of several steps, of which a later one depends on what an earlier one brought (sparse tensors: first the
- * sizes, then the data). They run one after another on a thread of their own, over a communicator of their own, so that
- * their steps do not come between other operations. Thread and communicator are made by the first such operation.
+ * Operations of several steps, where later steps depend on the results of earlier ones (sparse tensors: first the
+ * sizes, then the data). They run one after another on a thread of their own, over a communicator of their own, so
+ * that their steps do not come between other operations. The first such operation creates the thread and the
+ * communicator.
  */
 #pragma once
 
@@ -19,13 +20,13 @@ public:
     using Ended = std::function<void(c10d::Work &, uint64_t key)>;
 
     explicit Aside(Backend &backend);
-    /* What has not begun fails; what runs is aborted. */
+    /* Operations that have not begun fail; the running one is aborted. */
     ~Aside();
 
-    /* Runs the body after those before it, then `ended`, if any, with the key that hooks know it by; a failure is thrown by
-     * the work. */
+    /* Runs the body after those added before it, then `ended`, if given, with the key by which hooks know the
+     * operation. The work throws the error of a failure. */
     Backend::WorkPtr add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body, Ended ended);
-    /* What runs fails now; from any thread. */
+    /* Makes the running operation fail now. Any thread may call it. */
     void abort(const char *reason);
 
 private:

@@ -1,5 +1,5 @@
 /*
- * The life of a backend, and the one way that all operations go. See backend.h.
+ * The life of a backend, and the common path of all operations. See backend.h.
  */
 #include "backend.h"
 
@@ -24,10 +24,11 @@ namespace torch_tutti {
 
 namespace {
 
-/* So long the end of a group waits for what is in streams: an operation that returned is done in time, and one that waits for a
- * rank that never comes does not keep a process from ending. */
+/* The longest time that the end of a group waits for work in streams: operations that have returned are done in
+ * time, and one that waits for a rank that never comes does not keep the process from ending. */
 constexpr std::chrono::milliseconds finish_limit = std::chrono::seconds(10);
-/* So long the end of the process waits for hooks of a failure: PyTorch's recorder, which writes a file, gives up after as long. */
+/* The longest time that the end of the process waits for abort hooks: PyTorch's recorder, which writes a file, has
+ * the same limit. */
 constexpr std::chrono::milliseconds hooks_limit = std::chrono::seconds(30);
 
 tutti_comm_options comm_options(const Options &options, const std::string &name) {
@@ -43,12 +44,12 @@ std::string name_of(const Options &options) {
     return !options.name.empty() ? options.name : !options.group_name.empty() ? options.group_name : "torch";
 }
 
-/* All backends and communicators there are, for the end of the process. */
+/* All backends and communicators, for the end of the process. */
 struct Register {
     std::mutex mutex;
     std::set<Backend *> backends;
     std::set<tutti_comm *> comms;
-    std::atomic<bool> closed{false}; /* the process ends */
+    std::atomic<bool> closed{false}; /* set when the process ends */
 };
 
 Register &all() {
@@ -56,7 +57,8 @@ Register &all() {
     return *made;
 }
 
-/* Threads that the holder's thread waits for may need Python's lock to end; once Python ends, they have ended. */
+/* Releases the GIL: threads that this thread waits for may need it to end. When Python ends, these threads have
+ * ended. */
 class Unlocked {
 public:
     Unlocked() {
@@ -67,7 +69,8 @@ private:
     std::optional<WithoutPythonLock> unlocked_;
 };
 
-/* The last of the group and of the operations that were under way when it was dropped destroys the communicator. */
+/* The communicator is destroyed with the last reference: the group's, or that of an operation that was under way
+ * when the group was dropped. */
 std::shared_ptr<tutti_comm> share(tutti_comm *made) {
     {
         std::lock_guard<std::mutex> lock(all().mutex);
@@ -91,7 +94,7 @@ int64_t tag_of(const std::vector<int> &ranks) {
     return static_cast<int64_t>(hash >> 25);
 }
 
-/* What an operation that begins has of the group's extensions: they end with it, or here if it does not begin. */
+/* The timeout extensions that apply to an operation that begins: they end with it, or here if it does not begin. */
 class Extended {
 public:
     explicit Extended(const std::shared_ptr<Extensions> &extensions)
@@ -115,7 +118,8 @@ private:
 
 } // namespace
 
-/* What NCCL's groups go by holds for ours, too, unless ours is set; the engine checks what that is set to. */
+/* TUTTI_BLOCKING_WAIT decides, or where it is not set the variable of PyTorch's NCCL backend; the engine checks the
+ * value of TUTTI_BLOCKING_WAIT. */
 bool Options::blocks_by_default() {
     const char *own = std::getenv("TUTTI_BLOCKING_WAIT");
     if (own != nullptr && *own != '\0') return std::strcmp(own, "1") == 0;
@@ -161,7 +165,7 @@ Backend::~Backend() {
     end_threads(/* breaks */ false);
     tutti_placement_destroy(anchor_);
     comm_.reset();
-    /* A hook is Python's: once that has ended, it is left behind. */
+    /* A hook belongs to Python: once Python has ended, the hook is leaked. */
     if (all().closed) {
         (void)new auto(std::move(onCompletionHook_));
         (void)new auto(hooks_);
@@ -170,24 +174,24 @@ Backend::~Backend() {
 
 void Backend::end_threads(bool breaks) {
     if (process_ != getpid()) {
-        (void)aside_.release(); /* a thread of the process that this one was forked from */
+        (void)aside_.release(); /* its thread is in the process that forked this one */
         return;
     }
     if (breaks) abort_because("the process ends");
     lanes_.finish(finish_limit);
-    std::unique_ptr<Aside> aside; /* goes without the lock, which its thread may want before it ends */
+    std::unique_ptr<Aside> aside; /* destroyed without the lock, which its thread may need before it ends */
     std::lock_guard<std::mutex> lock(aside_mutex_);
     aside = std::move(aside_);
 }
 
-/* A thread that asks for Python's lock while the interpreter ends is ended where it stands, which C++ does not survive. So
- * callbacks that run may end; after a while, what they wait for is broken off. */
+/* A thread that requests the GIL while the interpreter ends is terminated at once, which C++ does not survive. So
+ * running callbacks may finish; after a time limit, what they wait for is aborted. */
 void shutdown_all() {
     Hooks::finish(hooks_limit);
     bool ended = stop_callbacks(std::chrono::seconds(1));
     std::lock_guard<std::mutex> lock(all().mutex);
     for (Backend *backend : all().backends) backend->end_threads(!ended);
-    for (tutti_comm *comm : all().comms) /* of groups that were dropped, too */
+    for (tutti_comm *comm : all().comms) /* also those of dropped groups */
         if (!ended) tutti_comm_abort(comm, "the process ends");
     if (!ended) stop_callbacks(std::chrono::seconds(5));
     all().closed = true;
@@ -222,7 +226,7 @@ tutti_options Backend::begin_work(const Call &call, Work &work) {
 const char *Backend::titled(const char *title) const {
     if (options_->backend == "tutti" || !at::hasCallbacks()) return title;
     static std::mutex mutex;
-    static auto *titles = new std::set<std::string>; /* what is in a set stays where it is */
+    static auto *titles = new std::set<std::string>; /* elements of a set do not move */
     std::lock_guard<std::mutex> lock(mutex);
     return titles->insert(options_->backend + std::strchr(title, ':')).first->c_str();
 }
@@ -259,8 +263,8 @@ Backend::WorkPtr Backend::start_now(const Call &given, Operands operands, const 
     return work;
 }
 
-/* A stream that is being captured into a CUDA graph takes no works: what is captured runs later, or never. The engine
- * refuses before it has done anything. */
+/* A stream that is being captured into a CUDA graph takes no works: what is captured runs later, or never. The
+ * engine rejects the call before it has done anything. */
 tutti_status Backend::issue_in_stream(const Issue &issue, tutti_options options, tutti_work **handle) {
     options.work = handle;
     tutti_status status = issue(comm(), &options);
@@ -297,7 +301,7 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
 void Backend::record_in(std::shared_ptr<Flight> flight) {
     flight_ = std::move(flight);
     std::weak_ptr<Flight> weak = flight_;
-    constexpr int64_t own_hook = INT64_C(-1); /* users' and PyTorch's numbers are not negative */
+    constexpr int64_t own_hook = INT64_C(-1); /* numbers of users and of PyTorch are not negative */
     registerCompletionHook(own_hook, [weak](const CompletionHookArgs &told) {
         if (auto kept = weak.lock()) kept->ended(told.completionKey);
     });
@@ -307,11 +311,11 @@ Flight::Group Backend::flight_group(const std::string &suffix) const {
     Flight::Group group = {uid_of<c10d::Backend>(*this) + suffix, getGroupDesc(), options_->global_ranks_in_group,
                            getRank()};
     for (int rank = static_cast<int>(group.ranks.size()); rank < getSize(); rank++)
-        group.ranks.push_back(static_cast<uint64_t>(rank)); /* PyTorch says nothing of the group of all */
+        group.ranks.push_back(static_cast<uint64_t>(rank)); /* PyTorch passes no ranks for the group of all ranks */
     return group;
 }
 
-/* A batch's parts have entries, it has none. What has no inputs of its own works in place. */
+/* The parts of a batch have entries, the batch has none. An operation without inputs of its own works in place. */
 void Backend::record(const Call &call, const Operands &operands, uint64_t key) {
     using c10d::OpType;
     if (flight_ == nullptr || call.type == OpType::COALESCED || call.type == OpType::ALLREDUCE_COALESCED ||
@@ -332,7 +336,7 @@ void Backend::record(const Call &call, const Operands &operands, uint64_t key) {
     flight_->begins(key, flight_group(), operation);
 }
 
-/* Of a call that waits, or has not begun: if it has broken the group, abort hooks hear of it. */
+/* For a call that waits, or has not begun: if it has broken the group, abort hooks are called. */
 void Backend::check_issued(tutti_status status) {
     if (C10_LIKELY(status == TUTTI_OK)) return;
     std::string text = tutti_last_error();
@@ -343,7 +347,7 @@ void Backend::check_issued(tutti_status status) {
     throw_status(status, text);
 }
 
-/* What a hook raises breaks the group, as it does for the hook without a number. */
+/* An exception of the hook breaks the group, as it does for the hook without a number. */
 void Backend::tell_of_part(const Work::End &end, uint64_t key) {
     if (!end.well) return hooks_->failed();
     try {
@@ -391,12 +395,12 @@ void Backend::look_at_watched() {
 }
 
 void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) {
-    TORCH_CHECK(onCompletionHook_ == nullptr, "tutti: this group has a completion hook already");
+    TORCH_CHECK(onCompletionHook_ == nullptr, "tutti: this group already has a completion hook");
     onCompletionHook_ = std::move(hook);
 }
 
-/* To be called once the operation has ended. It does not keep this group alive: a dropped group ends its operations,
- * and then has no hook any more. */
+/* Returns a function to call once the operation has ended. It does not keep this group alive: a dropped group ends
+ * its operations, and then has no hook any more. */
 std::function<void()> Backend::hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started) {
     c10::weak_intrusive_ptr<Backend> weak(c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
     hooked_.fetch_add(1);
@@ -405,7 +409,8 @@ std::function<void()> Backend::hook_call(c10d::OpType type, uint64_t sequence, H
     };
 }
 
-/* No caller can catch what the hook raises: it breaks the group, and the next operation of the group reports it. */
+/* No caller can catch an exception of the hook: it breaks the group, and the next operation of the group reports
+ * it. */
 void Backend::tell_hook(c10d::OpType type, uint64_t sequence, HookClock::time_point started) {
     auto now = HookClock::now();
     try {
@@ -454,7 +459,7 @@ c10::intrusive_ptr<Backend> Backend::anew(c10::intrusive_ptr<c10d::Store> store,
     return c10::make_intrusive<Backend>(std::move(store), rank, size, std::move(options));
 }
 
-/* The members come from groups that know nothing of each other, so they meet in the store. */
+/* The members come from groups that do not know each other, so they meet in the store. */
 c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store> &store,
                                                  const c10::intrusive_ptr<c10d::Backend::Options> &options,
                                                  const int &rank, const int &size) {
@@ -470,8 +475,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ra
         size++;
     }
     TUTTI_CHECK_VALUE(std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), getRank()) == ranks_to_exclude.end(),
-                      "tutti: shrink is called by the ranks that stay, and rank ", getRank(), " is to go");
-    /* This group may be broken: that is when it is shrunk. So the rest meets anew in the store. */
+                      "tutti: only ranks that remain may call shrink, and rank ", getRank(), " is excluded");
+    /* This group may be broken: shrink is for that case. So the remaining ranks meet in the store again. */
     std::string prefix = "shrink/" + std::to_string(shrinks_.fetch_add(1));
     for (int64_t gone : ranks_to_exclude) prefix += "-" + std::to_string(gone);
     auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
@@ -485,8 +490,8 @@ bool Backend::supportsTensorAlloc(c10::DeviceIndex device) {
 }
 
 at::Tensor Backend::allocateTensor(long count, at::TensorOptions options) {
-    TUTTI_CHECK_VALUE(options.device().is_cpu(), "tutti: allocate_tensor gives CPU tensors, and ", options.device(),
-                      " was asked for");
+    TUTTI_CHECK_VALUE(options.device().is_cpu(), "tutti: allocate_tensor supports only CPU tensors, but ",
+                      options.device(), " was requested");
     return empty_shared({count}, c10::typeMetaToScalarType(options.dtype()));
 }
 
@@ -525,7 +530,7 @@ void Backend::abort() {
     abort_because("abort() was called");
 }
 
-/* The communicator goes with the last reference to this backend: others may be inside calls. */
+/* The communicator is destroyed with the last reference to this backend: other threads may be inside calls. */
 void Backend::shutdown() {
     if (process_ == getpid()) lanes_.finish(finish_limit);
 }

@@ -1,15 +1,15 @@
 /*
  * A c10d backend over one tutti communicator.
  *
- * Every operation goes the same way: the method checks its tensors and turns them into Operands, and `start` hands a
- * closure that calls the engine either to the engine at once, or, between startCoalescing and endCoalescing, to this
- * thread's batch. An operation that the caller waits for anyway (asyncOp false) runs on the caller's thread.
+ * All operations take the same path: the method checks its tensors and turns them into Operands, and `start` hands
+ * a closure that calls the engine either to the engine at once, or, between startCoalescing and endCoalescing, to
+ * this thread's batch. An operation that the caller waits for anyway (asyncOp false) runs on the caller's thread.
  *
  * With CUDA tensors the engine enqueues operations in streams: in the caller's current one if the caller waits for it,
  * else in one of the group's (lanes.h), which waits for the caller's first.
  *
- * PyTorch has renamed some methods over time; both spellings are here, and whichever of them is virtual in the PyTorch
- * that we are built against overrides. That is why none says `override`.
+ * PyTorch has renamed some methods over time; this class has both spellings, and the one that is virtual in the
+ * PyTorch of the build overrides. Therefore no method is marked `override`.
  */
 #pragma once
 
@@ -36,28 +36,28 @@ namespace torch_tutti {
 class Aside;
 
 struct Options final : c10d::Backend::Options, GroupOf<c10d::Backend::Options> {
-    /* `shown_as`: the backend's name, in PyTorch's eyes and in titles of the profiler. */
+    /* `shown_as`: the name of the backend in PyTorch and in the profiler's titles. */
     explicit Options(std::chrono::milliseconds limit = kBackendDefaultTimeout, std::string shown_as = "tutti")
         : c10d::Backend::Options(std::move(shown_as), limit) {}
-    std::string name;      /* of the communicator, in errors and reports; "": the group's */
-    bool zero_copy = true; /* allocateTensor gives memory that the ranks of a host share */
+    std::string name;      /* of the communicator, in errors and reports; "": the group's name */
+    bool zero_copy = true; /* allocateTensor returns memory that the ranks of a host share */
     /* A wait for an operation on CUDA tensors blocks the host. Default: the environment's. */
     bool blocking_wait = blocks_by_default();
     static bool blocks_by_default();
-    /* PyTorch copies options before it hands them on; the base's copy would be one of the base. */
+    /* PyTorch copies options before it passes them on; the clone() of the base class would slice these. */
     c10::intrusive_ptr<c10d::Backend::Options> clone() const {
         return c10::make_intrusive<Options>(*this);
     }
 };
 
-/* What is the same about all operations: how it is called, and how long it may take. */
+/* The common properties of all operations: name, timeout and lane. */
 struct Call {
     c10d::OpType type;
     const char *title;
     bool async;
     std::chrono::milliseconds timeout;
     double factor = 0.0;
-    int64_t lane = Lanes::collectives; /* on CUDA tensors, when async */
+    int64_t lane = Lanes::collectives; /* for asynchronous operations on CUDA tensors */
 };
 
 template <typename Opts> Call make_call(c10d::OpType type, const char *title, const Opts &opts) {
@@ -72,9 +72,9 @@ public:
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
     using Issue = std::function<tutti_status(tutti_comm *, const tutti_options *)>;
 
-    /* Meets the other ranks in the store; on the calling thread, which must not hold the GIL. */
+    /* Meets the other ranks in the store, on the calling thread, which must not hold the GIL. */
     Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options);
-    /* A part of another's ranks, over their links. */
+    /* A group of some of the ranks of `parent`, over its links. */
     Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options);
     ~Backend();
 
@@ -82,7 +82,8 @@ public:
     const std::string getBackendName() const {
         return options_->backend;
     }
-    /* A title of ours, "tutti:all_reduce", with the backend's name in front of the colon. It lives as long as the process. */
+    /* The title of an operation, "tutti:all_reduce", with the backend's name in front of the colon. It lives as
+     * long as the process. */
     const char *titled(const char *title) const;
     c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() {
         return options_;
@@ -121,7 +122,7 @@ public:
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options);
     c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t> &ranks_to_exclude, int flags = 0,
                                              const c10::intrusive_ptr<c10d::Backend::Options> &options = nullptr);
-    /* Another group over that store, in which each member has the rank that it says. */
+    /* Creates another group over that store, in which each member has the rank that it passes. */
     c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
                                             const int &size);
@@ -136,7 +137,8 @@ public:
     void enableCollectivesTiming() {
         timed_.store(true, std::memory_order_relaxed);
     }
-    /* The hook hears of every operation that has ended, well or not, from the thread that found out. */
+    /* The hook is called for each operation that has ended, with or without an error, on the thread that detected
+     * the end. */
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook);
     /* Hooks by number: hooks.h. */
     void registerAbortHook(int64_t id, AbortHook hook) {
@@ -151,13 +153,13 @@ public:
     void unregisterCompletionHook(int64_t id) {
         hooks_->remove_completion(id);
     }
-    /* Until the hook has heard of all operations that were started; destroy_process_group calls it. */
+    /* Returns after the hook was called for all operations that were started; destroy_process_group calls it. */
     void waitForPendingWorks();
-    /* redistribute.cpp: from now on what placements on the communicator share stays until the group ends. */
+    /* redistribute.cpp: keeps what placements on the communicator share until the group ends. */
     void anchor_placements();
-    /* env.cpp: RDMA between all hosts of the group, or an error; collective. */
+    /* env.cpp: sets up RDMA between all hosts of the group, or fails; collective. */
     void init_rdma();
-    /* Has that succeeded, in this process? */
+    /* True when init_rdma has succeeded in this process. */
     bool has_rdma() const {
         return rdma_.load(std::memory_order_acquire) && process_ == getpid();
     }
@@ -166,10 +168,10 @@ public:
     void abort();
     void abort_because(const std::string &reason);
     void shutdown();
-    /* For the end of the process: ends threads of this backend, after breaking off what runs if `breaks`. */
+    /* At the end of the process: ends the threads of this backend; with `breaks`, aborts running operations first. */
     virtual void end_threads(bool breaks);
 
-    /* collectives.cpp: one tensor a rank */
+    /* collectives.cpp: one tensor per rank */
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts = c10d::BroadcastOptions());
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts = c10d::AllreduceOptions());
     WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &opts = c10d::ReduceOptions());
@@ -239,9 +241,9 @@ public:
     /* sparse.cpp */
     WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts = c10d::AllreduceOptions());
 
-    /* Used by the parts above. */
-    /* Issues the operation, or adds it to the batch that this thread has open. A function object that stays where it is costs
-     * no memory; only a batch keeps it. */
+    /* Used by the other source files of the backend. */
+    /* Issues the operation, or adds it to the open batch of this thread. The function object is moved to the heap
+     * only for a batch. */
     template <typename Function> WorkPtr start(const Call &call, Operands operands, Function issue) {
         if (in_batch()) return add_to_batch(call, std::move(operands), Issue(std::move(issue)));
         return start_now(call, std::move(operands), Issue(std::ref(issue)));
@@ -253,9 +255,10 @@ public:
         return comm_.get();
     }
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
-    /* The flight recorder of a group that writes its own gets an entry; before the operation begins. */
+    /* Adds an entry to the flight recorder, in groups that write their own entries. Called before the operation
+     * begins. */
     void record(const Call &call, const Operands &operands, uint64_t key);
-    /* Hooks hear of a part of an operation, which has that key, when the whole has ended. */
+    /* Hooks are called for a part of an operation, which has that key, when the whole operation has ended. */
     void watch_part(Work &whole, uint64_t key);
     const std::shared_ptr<Hooks> &hooks() {
         return hooks_;
@@ -265,19 +268,19 @@ public:
     }
 
 protected:
-    /* Is this a child of the process that made the group? It has none of its threads. */
+    /* True in a forked child of the process that made the group: the child has none of the group's threads. */
     bool is_forked() const {
         return process_ != getpid();
     }
-    /* Groups of the same kind as this one: of some of its ranks, and of ranks that meet in a store. */
+    /* Create groups of the same kind as this one: of some of its ranks, and of ranks that meet in a store. */
     virtual c10::intrusive_ptr<Backend> part(const std::vector<int> &ranks, int rank,
                                              c10::intrusive_ptr<Options> options);
     virtual c10::intrusive_ptr<Backend> anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                              c10::intrusive_ptr<Options> options);
 
-    /* Operations have entries there from now on. */
+    /* Operations have entries in that recorder from now on. */
     void record_in(std::shared_ptr<Flight> flight);
-    /* The group as the flight recorder knows it, or another of the same ranks. */
+    /* The group as the flight recorder knows it, or another group of the same ranks. */
     Flight::Group flight_group(const std::string &suffix = "") const;
     const std::shared_ptr<Flight> &flight() const {
         return flight_;
@@ -312,22 +315,22 @@ private:
     const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
     std::atomic<bool> timed_{false}; /* works report durations */
     std::atomic<bool> rdma_{false};  /* init_rdma has succeeded */
-    std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder hears by hooks, or there is none */
+    std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder uses hooks, or there is no recorder */
     std::atomic<uint64_t> sequence_{0};
-    std::atomic<int64_t> shrinks_{0};    /* of this group so far */
+    std::atomic<int64_t> shrinks_{0};    /* calls on this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */
     std::mutex aside_mutex_;
-    std::unique_ptr<Aside> aside_;   /* made when first needed */
-    const pid_t process_ = getpid(); /* forks have neither its threads nor its links */
+    std::unique_ptr<Aside> aside_;   /* created when first needed */
+    const pid_t process_ = getpid(); /* forked processes have neither the threads nor the links */
     std::mutex watched_mutex_;
-    std::vector<c10::weak_intrusive_ptr<Work>> watched_; /* begun since the last look, or under way then */
-    std::atomic<int> hooked_{0};                         /* operations that the completion hook will hear of */
+    std::vector<c10::weak_intrusive_ptr<Work>> watched_; /* begun after the last check, or under way then */
+    std::atomic<int> hooked_{0};                         /* operations for which the completion hook will be called */
 };
 
-/* The process ends: from now on no thread of ours meets Python. Not to be called with the GIL. */
+/* At the end of the process: afterwards no thread of this library uses Python. The caller must not hold the GIL. */
 void shutdown_all();
 
-/* One communicator's store. */
+/* Creates a communicator whose ranks meet in that store. */
 tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                          const tutti_comm_options &options, tutti_comm **comm_out);
 

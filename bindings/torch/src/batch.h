@@ -1,6 +1,6 @@
 /*
- * Operations that a thread gathers between startCoalescing and endCoalescing. They are issued together at the end, so
- * that one that is left behind (an exception inside the manager's body) has done nothing.
+ * The operations that a thread adds between startCoalescing and endCoalescing. They are issued together at the end,
+ * so an abandoned batch (after an exception inside the manager's body) has done nothing.
  */
 #pragma once
 
@@ -10,17 +10,17 @@ namespace torch_tutti {
 
 class Batch {
 public:
-    /* This thread's open batch on `backend`, else null. */
+    /* The open batch of this thread on `backend`, or null. */
     static Batch *open(const Backend *backend);
-    /* Opens one; one that was left behind is forgotten. */
+    /* Opens a batch; an abandoned one is discarded. */
     static Batch &begin(Backend *backend);
-    /* Closes it, and hands it over. */
+    /* Closes the batch and returns it. */
     static std::unique_ptr<Batch> take(const Backend *backend);
 
     explicit Batch(Backend *backend) : backend_(backend) {}
-    /* Adds an operation; the work that stands for it until the batch begins. */
+    /* Adds an operation; returns the work that stands for it until the batch begins. */
     Backend::WorkPtr add(const Call &call, Operands operands, Backend::Issue issue);
-    /* Issues all as one operation. */
+    /* Issues all operations as one. */
     Backend::WorkPtr run(const Call &call);
 
 private:
@@ -31,7 +31,7 @@ private:
     };
     Backend *backend_;
     std::vector<Part> parts_;
-    std::vector<uint64_t> keys_; /* by which hooks know the parts */
+    std::vector<uint64_t> keys_; /* hooks know the parts by these */
     Operands operands_;
 };
 

@@ -55,7 +55,8 @@ Backend::WorkPtr Batch::run(const Call &call) {
     return whole;
 }
 
-/* Collects what `body` starts on this thread, and starts that as one; inside an open batch it just joins that. */
+/* Collects the operations that `body` starts on this thread, and starts them as one; inside an open batch they just
+ * join it. */
 template <typename Body> static Backend::WorkPtr together(Backend &backend, const Call &call, Body body) {
     if (Batch::open(&backend) != nullptr) return body();
     Batch::begin(&backend);
@@ -80,7 +81,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors, const c10d::Allr
     });
 }
 
-/* outputs[rank][i] is what inputs[i] is on that rank. */
+/* outputs[rank][i] gets inputs[i] of that rank. */
 Backend::WorkPtr Backend::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
                                               const c10d::AllgatherOptions &opts) {
     TUTTI_CHECK_VALUE(!inputs.empty(), "tutti: all_gather_coalesced needs at least one tensor");
@@ -104,7 +105,7 @@ Backend::WorkPtr Backend::allgather_coalesced(TensorLists &outputs, Tensors &inp
 Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                           const c10d::AllgatherOptions &opts) {
     TUTTI_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
-                      "tutti: as many outputs as inputs expected, and at least one");
+                      "tutti: the numbers of outputs and inputs must be equal, and not 0");
     return together(*this, make_call(c10d::OpType::COALESCED, "tutti:all_gather_into_tensor_coalesced", opts), [&] {
         WorkPtr last;
         for (size_t i = 0; i < inputs.size(); i++) last = _allgather_base(outputs[i], inputs[i], opts);
@@ -115,7 +116,7 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tens
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                           const c10d::ReduceScatterOptions &opts) {
     TUTTI_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
-                      "tutti: as many outputs as inputs expected, and at least one");
+                      "tutti: the numbers of outputs and inputs must be equal, and not 0");
     return together(*this, make_call(c10d::OpType::COALESCED, "tutti:reduce_scatter_tensor_coalesced", opts), [&] {
         WorkPtr last;
         for (size_t i = 0; i < inputs.size(); i++) last = _reduce_scatter_base(outputs[i], inputs[i], opts);

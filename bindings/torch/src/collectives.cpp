@@ -1,5 +1,5 @@
 /*
- * Collectives with one tensor a rank.
+ * Collectives with one tensor per rank.
  */
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
@@ -84,7 +84,7 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor &output, at::Tensor &input,
                  });
 }
 
-/* Elsewhere than at the root the output means nothing, and need not be there. */
+/* On ranks other than the root the output is ignored, and may be missing. */
 Backend::WorkPtr Backend::gather_single(at::Tensor &output, at::Tensor &input, const c10d::GatherOptions &opts) {
     bool is_root = getRank() == opts.rootRank;
     Operands operands;
@@ -128,7 +128,7 @@ Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &i
     });
 }
 
-/* Where each rank's part of a tensor lies that is split along its first dimension. */
+/* The address of each rank's part of a tensor that is split along its first dimension. */
 template <typename Pointer>
 static std::pair<std::vector<Pointer>, std::vector<size_t>>
 parts_of(const at::Tensor &tensor, Pointer base, const std::vector<int64_t> &splits, int nranks, Elements as) {
@@ -177,8 +177,8 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input, s
         });
 }
 
-/* A barrier that PyTorch's users know: what was in the GPU's streams before is done. So the host waits for that first, and
- * then meets the others. */
+/* In PyTorch a barrier also waits for earlier work in the GPU's streams. So the host waits for that work first, and
+ * then meets the other ranks. */
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &opts) {
     std::optional<c10::Device> said = getBoundDeviceId(); /* init_process_group(device_id=...) */
     if (!opts.device_ids.empty())

@@ -1,5 +1,5 @@
 /*
- * See env.h. What is said of them to users is in torch_tutti/env.py.
+ * See env.h. The users' documentation is in torch_tutti/env.py.
  */
 #include "env.h"
 
@@ -21,7 +21,7 @@ void Backend::init_rdma() {
 
 namespace {
 
-/* Under the names of get_... in Python. */
+/* Named get_... in Python. */
 using Numbers = std::map<std::string, int>;
 
 Numbers launched() {

@@ -1,5 +1,5 @@
 /*
- * What torch_tutti.env asks of the library: what the launcher says, how a group lies on its hosts, RDMA.
+ * The part of torch_tutti.env in C++: what the launcher has set, the hosts of a group, RDMA.
  */
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace torch_tutti {
 
-/* Adds their functions to the module. */
+/* Adds these functions to the module. */
 void bind_env(pybind11::module_ &module);
 
 } // namespace torch_tutti

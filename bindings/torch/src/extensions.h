@@ -1,6 +1,7 @@
 /*
- * Time that is added to the limits of a group's operations for a while: from a call of addEphemeralTimeout until the first
- * operation that began after it has ended. What began before keeps its limit; several additions add up.
+ * Temporary extensions of the timeouts of a group's operations: each lasts from the call of addEphemeralTimeout
+ * until the first operation that began after the call has ended. Operations that began before keep their timeout;
+ * several extensions add up.
  */
 #pragma once
 
@@ -14,7 +15,7 @@ namespace torch_tutti {
 
 class Extensions {
 public:
-    /* Those that end with one operation. */
+    /* The extensions that end with one operation. */
     using Claim = std::vector<uint64_t>;
 
     void add(std::chrono::milliseconds more) {
@@ -22,11 +23,11 @@ public:
         list_.push_back({++last_, more, false});
         sum_ms_.fetch_add(more.count(), std::memory_order_relaxed);
     }
-    /* What an operation that begins now gets. */
+    /* The extension for an operation that begins now. */
     std::chrono::milliseconds sum() const {
         return std::chrono::milliseconds(sum_ms_.load(std::memory_order_relaxed));
     }
-    /* An operation begins; it hands the claim back when it has ended. */
+    /* Called when an operation begins; it returns the claim when it has ended. */
     Claim claim() {
         Claim own;
         if (sum().count() == 0) return own;

@@ -1,7 +1,7 @@
 /*
  * Entries in PyTorch's flight recorder. See flight.h.
  *
- * The recorder's own functions are not exported by PyTorch's libraries, the recorder is. What is written here is what they write.
+ * PyTorch's libraries export the recorder, but not its functions. This file writes what these functions write.
  */
 #include "flight.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using Recorder = c10d::FlightRecorder<c10::Event>;
 
-/* Numbers of groups, apart from those that Gloo's own groups have. */
+/* Group numbers that differ from those of Gloo's own groups. */
 std::atomic<size_t> next_group{size_t{1} << 20};
 
 class GlooFlight final : public Flight {
@@ -34,7 +34,7 @@ public:
     void ended(uint64_t key) override;
 
 private:
-    /* Where an entry is, as long as no newer one has taken its place. */
+    /* The place of an entry, valid until a newer entry overwrites it. */
     struct Place {
         size_t index, id, epoch;
     };
@@ -44,7 +44,7 @@ private:
     const size_t number_ = next_group.fetch_add(1, std::memory_order_relaxed);
     const std::shared_ptr<c10d::ProcessGroupStatus> status_ = std::make_shared<c10d::ProcessGroupStatus>();
     std::mutex mutex_;
-    std::string introduced_; /* by this name */
+    std::string introduced_; /* under this name */
     size_t collectives_ = 0, messages_ = 0, operations_ = 0;
     std::map<uint64_t, Place> under_way_;
 };
@@ -84,9 +84,9 @@ Recorder::Entry GlooFlight::entry_of(const Group &group, const Operation &operat
 }
 
 void GlooFlight::begins(uint64_t key, const Group &group, const Operation &operation) {
-    /* Takes Python's lock, for which a thread may wait that has one of the locks below. */
+    /* Takes the GIL; a thread that waits for the GIL may hold one of the locks below. */
     auto stack = torch::CapturedTraceback::gather(/* python */ true, /* script */ true, recorder_->capture_cpp_stack_);
-    std::shared_ptr<torch::CapturedTraceback> replaced; /* goes without the locks */
+    std::shared_ptr<torch::CapturedTraceback> replaced; /* destroyed without the locks */
     std::lock_guard<std::mutex> own(mutex_);
     if (introduced_ != group.name) introduce(group);
     introduced_ = group.name;
@@ -100,7 +100,7 @@ void GlooFlight::begins(uint64_t key, const Group &group, const Operation &opera
     entry.reset_epoch_ = recorder_->reset_epoch_;
     size_t index = recorder_->next_;
     under_way_[key] = {index, entry.id_, entry.reset_epoch_};
-    /* Older ones have lost their place, at the latest now. */
+    /* The oldest entries have been overwritten, at the latest now. */
     if (under_way_.size() > recorder_->max_entries_) under_way_.erase(under_way_.begin());
     if (index < recorder_->entries_.size()) {
         replaced = std::move(recorder_->entries_[index].traceback_);

@@ -1,10 +1,11 @@
 /*
- * The first fields of PyTorch's ProcessGroupGloo.
+ * The first fields of PyTorch's ProcessGroupGloo, at the same offsets.
  *
- * DistributedDataParallel logs how many threads Gloo has: it takes any backend that is named gloo for a ProcessGroupGloo and
- * calls getNumThreads, an inline function that reads the object's fields. A backend in Gloo's place has to have them at the
- * same places: after c10d::Backend, with fields of the same sizes. Up to 2.13 the threads themselves are counted, from 2.14 on
- * the number in the options counts. ProcessGroupGloo.hpp itself cannot be included: PyTorch does not install Gloo's headers.
+ * DistributedDataParallel logs the number of Gloo's threads: it casts any backend named gloo to a ProcessGroupGloo
+ * and calls getNumThreads, an inline function that reads the object's fields. A backend in Gloo's place must have
+ * these fields at the same offsets: after c10d::Backend, with the same sizes. Up to 2.13 getNumThreads counts the
+ * threads, from 2.14 on it reads the number in the options. ProcessGroupGloo.hpp cannot be included here: PyTorch
+ * does not install Gloo's headers.
  */
 #pragma once
 
@@ -20,7 +21,7 @@ struct GlooShape : c10d::Backend {
     struct Options final : c10d::Backend::Options {
         Options() : c10d::Backend::Options("gloo") {}
         std::vector<std::shared_ptr<void>> devices;
-        int threads = 2; /* what Gloo itself has */
+        int threads = 2; /* Gloo's own default */
     };
 
 protected:
@@ -30,7 +31,7 @@ private:
     GlooStorePointer gloo_store_;
     const c10::intrusive_ptr<Options> gloo_options_ = c10::make_intrusive<Options>();
     std::vector<std::shared_ptr<void>> gloo_contexts_;
-    std::vector<std::thread> gloo_threads_{2}; /* none of them runs */
+    std::vector<std::thread> gloo_threads_{2}; /* none of them is running */
 };
 
 } // namespace torch_tutti

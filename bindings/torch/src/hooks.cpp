@@ -14,7 +14,8 @@ uint64_t new_completion_key() {
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-/* Puts the hook there, or with none takes off what is there. What was there goes when the lock is free again. */
+/* Sets the hook, or removes the present one if `hook` is null. The old hook is destroyed after the lock is
+ * released. */
 template <typename Hook> void Hooks::put(Table<Hook> &table, int64_t id, std::shared_ptr<const Hook> hook) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::swap(table[id], hook);
@@ -54,10 +55,10 @@ void Hooks::completed(uint64_t key, std::optional<float> ms) {
 
 namespace {
 
-/* An error waits so long for the hooks that hear of it: long enough for those that only note something. */
+/* The longest time that an error waits for the abort hooks: long enough for hooks that only record something. */
 constexpr std::chrono::milliseconds moment{100};
 
-/* Threads that run hooks of failures. */
+/* Threads that run abort hooks. */
 struct Callers {
     std::mutex mutex;
     std::condition_variable ended;
@@ -77,7 +78,7 @@ void call_all(const std::vector<std::shared_ptr<const AbortHook>> &hooks) noexce
         } catch (const std::exception &error) {
             std::fprintf(stderr, "tutti: an abort hook raised %s\n", error.what());
         } catch (...) {
-            std::fprintf(stderr, "tutti: an abort hook raised what is no exception\n");
+            std::fprintf(stderr, "tutti: an abort hook threw something other than a std::exception\n");
         }
     }
 }
@@ -94,7 +95,7 @@ void Hooks::failed() noexcept {
         auto done = std::make_shared<bool>(false); /* guarded by the lock */
         std::thread([hooks = std::move(hooks), done]() mutable {
             call_all(hooks);
-            hooks.clear(); /* Python's go while there is Python */
+            hooks.clear(); /* hooks of Python must be destroyed before Python ends */
             std::lock_guard<std::mutex> ends(callers().mutex);
             callers().running--;
             *done = true;
@@ -102,7 +103,7 @@ void Hooks::failed() noexcept {
         }).detach();
         callers().running++;
         callers().ended.wait_for(lock, moment, [&] { return *done; });
-    } catch (const std::exception &error) { /* no memory, no thread: the error that is on its way tells more */
+    } catch (const std::exception &error) { /* no memory or no thread: the error under way is more informative */
         std::fprintf(stderr, "tutti: abort hooks were not called: %s\n", error.what());
     }
 }

@@ -1,10 +1,11 @@
 /*
- * Hooks that PyTorch registers by number (from 2.14 on): some hear of operations that have ended well, others are called once
- * when the group breaks. PyTorch's flight recorder and its health check are such hooks.
+ * Hooks that PyTorch registers by number (from 2.14 on): completion hooks are called for operations that have ended
+ * without an error, abort hooks are called once when the group breaks. PyTorch's flight recorder and its health
+ * check are such hooks.
  *
- * A hook runs without a lock of ours held: it may wait for others that want it, and hooks unregister themselves. Those of a
- * failure run on a thread of their own, since the flight recorder's may take seconds: an error waits for them a moment only, and
- * the end of the process until they are done.
+ * A hook runs while no lock of this file is held: it may wait for threads that need the lock, and hooks unregister
+ * themselves. Abort hooks run on a thread of their own, since the flight recorder's may take seconds: an error
+ * waits for them only briefly, the end of the process waits until they are done.
  */
 #pragma once
 
@@ -20,7 +21,7 @@
 
 namespace torch_tutti {
 
-/* A number that no other operation of the process has, nor will have. */
+/* Returns a number that is unique among all operations of the process. */
 uint64_t new_completion_key();
 
 class Hooks {
@@ -30,24 +31,24 @@ public:
     void remove_abort(int64_t id);
     void remove_completion(int64_t id);
 
-    /* Is there any? Operations that begin now are watched then. */
+    /* True when there are hooks. Operations that begin then are watched. */
     bool any() const {
         return registered_.load(std::memory_order_relaxed) > 0;
     }
-    /* That operation has ended well, after so long if that is known. What a hook raises comes out here. */
+    /* The operation has ended without an error; ms: its duration, if known. Exceptions of hooks propagate. */
     void completed(uint64_t key, std::optional<float> ms);
-    /* The group breaks. What a hook raises is a warning. Only the first call does anything. */
+    /* The group breaks. Exceptions of hooks become warnings. Only the first call has an effect. */
     void failed() noexcept;
     /* The user ends the group: errors from now on do not count as failures. */
     void expect_failures() {
         told_.store(true, std::memory_order_relaxed);
     }
-    /* The process ends: no hook of a failure begins any more. Waits so long for those that run. */
+    /* The process ends: no abort hook begins after this. Waits up to `limit` for the running ones. */
     static void finish(std::chrono::milliseconds limit);
 
 private:
-    /* Shared, for to copy a hook of Python's, or to let go of one, takes Python's lock, for which a thread may wait that wants
-     * ours. */
+    /* Shared, since copying or releasing a hook of Python takes the GIL, and a thread may hold the GIL while it
+     * waits for this lock. */
     template <typename Hook> using Table = std::map<int64_t, std::shared_ptr<const Hook>>;
     template <typename Hook> void put(Table<Hook> &table, int64_t id, std::shared_ptr<const Hook> hook);
     template <typename Hook> std::vector<std::shared_ptr<const Hook>> all_of(const Table<Hook> &table);

@@ -1,9 +1,9 @@
 /*
  * Ctrl-C while a call waits inside the engine.
  *
- * Python runs signal handlers on its main thread only, between bytecodes; a thread inside the engine reaches none. So
- * the engine asks every now and then (tutti_interrupt_set), and we let Python look. What a handler raises is kept until
- * the call has come back, and thrown there.
+ * Python runs signal handlers on its main thread only, between bytecodes; a thread inside the engine executes none.
+ * So the engine regularly calls a function (tutti_interrupt_set) that lets Python run its handlers. An exception of
+ * a handler is kept until the call has returned, and is thrown there.
  */
 #pragma once
 
@@ -13,16 +13,16 @@
 
 namespace torch_tutti {
 
-/* On Python's main thread, once. */
+/* Must be called on Python's main thread, once. */
 void watch_interrupts();
 
-/* Throws what a signal handler has raised on this thread while the engine waited; returns if there is nothing. */
+/* Throws the exception that a signal handler raised on this thread while the engine waited, if any. */
 void throw_pending_interrupt();
 
-/* Lets Python run its signal handlers; true when one has raised. For our own wait loops. */
+/* Lets Python run its signal handlers; true when one has raised. For wait loops of the bindings. */
 bool interrupted();
 
-/* Looks again and again until `done` says yes, or the time is over: false. Throws what a signal handler raises. */
+/* Polls until `done` returns true, or the time is over: false. Throws the exception of a signal handler. */
 template <typename Done>
 bool poll(Done done, std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max()) {
     auto pause = std::chrono::microseconds(10);

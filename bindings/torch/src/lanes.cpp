@@ -34,8 +34,8 @@ void follow(const c10::Stream &stream, const c10::Stream &leader) {
     event.block(stream);
 }
 
-/* Where streams cannot tell: PyTorch's class for those of CUDA is a c10::Stream with methods, in a library that is in the
- * process if PyTorch has CUDA. */
+/* For versions whose streams have no native_handle: PyTorch's class for CUDA streams is a c10::Stream with methods,
+ * in a library that is loaded if PyTorch has CUDA. */
 static void *ask_cuda_stream(const c10::Stream &stream) {
     using Method = void *(*)(const c10::Stream *);
     static const auto method = [] {
@@ -43,8 +43,8 @@ static void *ask_cuda_stream(const c10::Stream &stream) {
         void *found = library != nullptr ? dlsym(library, "_ZNK3c104cuda10CUDAStream6streamEv") : nullptr;
         return reinterpret_cast<Method>(found);
     }();
-    TORCH_CHECK(method != nullptr, "tutti: this PyTorch does not tell what its CUDA streams are: libc10_cuda.so ",
-                "is not loaded, or has no c10::cuda::CUDAStream::stream()");
+    TORCH_CHECK(method != nullptr, "tutti: this PyTorch does not provide the handles of its CUDA streams: ",
+                "libc10_cuda.so is not loaded, or has no c10::cuda::CUDAStream::stream()");
     return method(&stream);
 }
 
@@ -54,8 +54,8 @@ void *native_handle(const c10::Stream &stream) {
 
 /* ----------------------------------------------------------------------------------------------- captures */
 
-/* c10 has no calls for captures, so these are the driver's. Unlike the runtime's, they leave no error behind that PyTorch's next
- * kernel launch would report. The tests' stand-in for PyTorch's CUDA has both calls as well. */
+/* c10 has no calls for captures, so these are the driver's. Unlike the runtime's, they leave no error that
+ * PyTorch's next kernel launch would report. The tests' stand-in for PyTorch's CUDA has both calls as well. */
 template <typename Call> static Call driver_call(const char *name) {
     for (const char *library : {"libcuda.so.1", "libc10_cuda.so"}) {
         void *loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
@@ -65,7 +65,7 @@ template <typename Call> static Call driver_call(const char *name) {
     return nullptr;
 }
 
-/* The default stream cannot be captured, and CUDA refuses the question about it while another stream is captured. */
+/* The default stream cannot be captured, and CUDA forbids the query for it while another stream is captured. */
 bool is_capturing(const c10::Stream &stream) {
     static const auto ask = driver_call<int (*)(void *, int *)>("cuStreamIsCapturing");
     void *native = native_handle(stream);
@@ -73,8 +73,8 @@ bool is_capturing(const c10::Stream &stream) {
     return native != nullptr && ask != nullptr && ask(native, &status) == 0 && status != 0;
 }
 
-/* Puts the calling thread into CUDA's relaxed mode. While a thread captures in the global mode, which is PyTorch's default, a query
- * by a thread that is not in the relaxed mode invalidates the capture. */
+/* Sets the calling thread to CUDA's relaxed mode. While a thread captures in the global mode, which is PyTorch's
+ * default, a query by a thread that is not in the relaxed mode invalidates the capture. */
 class Relaxed {
 public:
     Relaxed() : changed_(exchange() != nullptr && exchange()(&mode_) == 0) {}
@@ -88,7 +88,7 @@ private:
         static const auto found = driver_call<Exchange>("cuThreadExchangeStreamCaptureMode");
         return found;
     }
-    int mode_ = 2; /* CU_STREAM_CAPTURE_MODE_RELAXED; then the mode that the thread had */
+    int mode_ = 2; /* CU_STREAM_CAPTURE_MODE_RELAXED; then the thread's previous mode */
     bool changed_;
 };
 
@@ -120,7 +120,8 @@ bool Sends::ended() {
 
 /* -------------------------------------------------------------------------------------------------- lanes */
 
-/* With fewer queues than CUDA has by default, a stream that waits for a message shares its queue with others almost certainly. */
+/* With fewer queues than CUDA's default, a stream that waits for a message almost certainly shares its queue with
+ * others. */
 static void warn_of_few_queues() {
     const char *said = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int queues = said != nullptr ? std::atoi(said) : 0;
@@ -129,7 +130,7 @@ static void warn_of_few_queues() {
         "tutti: CUDA_DEVICE_MAX_CONNECTIONS is ", said,
         ", and this process receives CUDA tensors. A stream that waits ",
         "for a message stops the streams that share its hardware queue; ranks that wait for each other in this way ",
-        "hang. Set the variable to 32, or to 8 at least");
+        "hang. Set the variable to 32, or at least to 8");
 }
 
 Place Lanes::take(c10::Device device, bool async, int64_t lane) {
@@ -142,7 +143,7 @@ Place Lanes::take(c10::Device device, bool async, int64_t lane) {
 
 Place Lanes::take_locked(c10::Device device, bool async, int64_t lane) {
     if (!device_) device_ = device;
-    TUTTI_CHECK_VALUE(*device_ == device, "tutti: this group has worked with tensors on ", *device_,
+    TUTTI_CHECK_VALUE(*device_ == device, "tutti: this group has used tensors on ", *device_,
                       " so far, and one is on ", device, "; a group uses one GPU on each rank");
     if (!async) return {current_stream(device), nullptr, 0};
     auto found = lanes_.find(lane);
@@ -155,7 +156,7 @@ Place Lanes::take_locked(c10::Device device, bool async, int64_t lane) {
     return {own.stream, own.operations, number};
 }
 
-/* At the end of a process CUDA may have ended already: then it throws. */
+/* At the end of a process CUDA may have ended already; its calls throw then. */
 void Lanes::finish(std::chrono::milliseconds limit) noexcept {
     auto until = std::chrono::steady_clock::now() + limit;
     try {

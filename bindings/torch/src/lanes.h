@@ -1,6 +1,6 @@
 /*
- * PyTorch's streams for CUDA tensors, through c10's layer for devices of all kinds: no header of CUDA is needed to build
- * this, no library of CUDA to load it. Where PyTorch has CUDA, its own code does the work.
+ * PyTorch's streams for CUDA tensors, through c10's device-independent layer: the build needs no CUDA headers, and
+ * loading needs no CUDA libraries. Where PyTorch has CUDA, its own code does the work.
  */
 #pragma once
 
@@ -19,40 +19,40 @@
 
 namespace torch_tutti {
 
-/* Has the PyTorch that runs CUDA, and a GPU? */
+/* True when the PyTorch in use has CUDA support and there is a GPU. */
 bool has_cuda();
 /* The calling thread's current stream of that GPU. */
 c10::Stream current_stream(c10::Device device);
-/* What comes into `stream` from now on waits for what is in `leader` now. */
+/* Later work in `stream` waits for the present work in `leader`. */
 void follow(const c10::Stream &stream, const c10::Stream &leader);
-/* Its cudaStream_t. */
+/* The stream's cudaStream_t. */
 void *native_handle(const c10::Stream &stream);
-/* Is the stream being captured into a CUDA graph? What is put into it then runs later, if at all, and CUDA forbids all queries of
- * an event that was recorded in it. */
+/* True when the stream is being captured into a CUDA graph. Work that is enqueued in it then runs later, if at all,
+ * and CUDA forbids queries of an event that was recorded in it. */
 bool is_capturing(const c10::Stream &stream);
-/* Has the GPU passed the event, which was recorded in a stream that was not being captured? The query harms no capture, whether
- * of this thread or of another one. */
+/* True when the GPU has passed the event, which must have been recorded in a stream that was not being captured.
+ * The query does not disturb a capture by this or another thread. */
 bool has_passed(const c10::Event &event);
 
-/* Where an operation is in its stream. */
+/* The position of an operation in its stream. */
 struct Place {
     c10::Stream stream;
-    /* How many operations the group has put into the stream; null: the stream is the caller's. */
+    /* Number of operations that the group has put into the stream; null: the stream is the caller's. */
     std::shared_ptr<const std::atomic<uint64_t>> operations;
     uint64_t number; /* of this operation among them */
-    /* Has the group put no other operation behind this one? */
+    /* True when the group has put no other operation behind this one. */
     bool is_last() const {
         return operations == nullptr || operations->load(std::memory_order_relaxed) == number;
     }
 };
 
-/* Sends whose work the caller has dropped: streams do not wait for them, the end of their group does. */
+/* Sends whose work the caller has dropped: streams do not wait for them, but the end of their group does. */
 class Sends {
 public:
     ~Sends();
-    /* Takes the work over. */
+    /* Takes ownership of the work. */
     void keep(tutti_work *work);
-    /* Have all of them ended? */
+    /* True when all of them have ended. */
     bool ended();
 
 private:
@@ -61,9 +61,9 @@ private:
 };
 
 /*
- * A group's GPU, and the streams in which its asynchronous operations run: drawn from PyTorch's pool when first needed.
- * A receive holds its stream until the message has come, so messages have a lane for each peer and direction. Streams
- * may share a hardware queue, where one that waits stops the others; priorities do not change that.
+ * A group's GPU, and the streams in which its asynchronous operations run: taken from PyTorch's pool when first
+ * needed. A receive blocks its stream until the message arrives, so there is one lane for each peer and direction.
+ * Streams may share a hardware queue, in which a waiting stream blocks the others; priorities do not change that.
  */
 class Lanes {
 public:
@@ -78,13 +78,13 @@ public:
         return lane % 2 != 0;
     }
 
-    /* The place of an operation on that GPU, from now on the group's: throws if it has another one. */
+    /* The place of an operation on that GPU, which becomes the group's GPU; throws if the group has another one. */
     Place take(c10::Device device, bool async, int64_t lane);
-    /* The host waits until the collectives, and all that is in the calling thread's current stream, are done. A group that has
-     * no GPU yet takes the one that is said, or does nothing. Throws if the current stream is being captured. */
+    /* The host waits until the collectives, and all work in the calling thread's current stream, are done. A group
+     * that has no GPU yet uses `said`, or does nothing. Throws if the current stream is being captured. */
     void drain(std::optional<c10::Device> said);
-    /* The host waits until all operations of the group are done, or until the time is over. Before the group ends: what is left
-     * then fails. */
+    /* The host waits until all operations of the group are done, or until the time is over. Called before the group
+     * ends; operations that are left fail then. */
     void finish(std::chrono::milliseconds limit) noexcept;
     const std::shared_ptr<Sends> &sends() const {
         return sends_;
@@ -101,7 +101,7 @@ private:
     std::shared_ptr<Sends> sends_ = std::make_shared<Sends>();
     std::optional<c10::Device> device_;
     std::map<int64_t, Lane> lanes_;
-    std::vector<c10::Stream> taken_; /* all that have had operations since `finish` */
+    std::vector<c10::Stream> taken_; /* all that were used since the last `finish` */
 };
 
 } // namespace torch_tutti

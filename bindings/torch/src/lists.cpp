@@ -1,5 +1,5 @@
 /*
- * Collectives over lists of tensors: the engine's v-variants take them as they lie, nothing is flattened.
+ * Collectives over lists of tensors: the engine's v-variants take the tensors where they lie, without flattening.
  */
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
@@ -9,7 +9,7 @@ namespace torch_tutti {
 
 namespace {
 
-/* A list's addresses and counts, as the v-variants want them. */
+/* The addresses and counts of a list, as arguments of the v-variants. */
 struct Table {
     std::vector<const void *> srcs;
     std::vector<void *> dsts;

@@ -40,8 +40,8 @@ public:
     }
 };
 
-/* Large tensors from shared memory, small ones from the allocator that was there before; and all from that one where
- * shared memory is not available: in a forked process (DataLoader workers), or when it is used up. */
+/* Allocates large tensors in shared memory, small ones with the previous allocator; and all with the previous one
+ * where shared memory is not available: in a forked process (DataLoader workers), or when it is used up. */
 class LargeSharedAllocator final : public c10::Allocator {
 public:
     c10::DataPtr allocate(size_t bytes) override {
@@ -50,7 +50,7 @@ public:
         if (least == 0 || bytes < least || tutti_mem_alloc(bytes, &memory) != TUTTI_OK) return before->allocate(bytes);
         return {memory, memory, free_shared, c10::Device(c10::kCPU)};
     }
-    /* Two kinds of memory have no deleter in common. */
+    /* The two kinds of memory have different deleters. */
     c10::DeleterFnPtr raw_deleter() const override {
         return nullptr;
     }

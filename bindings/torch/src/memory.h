@@ -8,16 +8,16 @@
 
 namespace torch_tutti {
 
-/* Allocates from tutti_mem_alloc. Lives as long as the process. */
+/* Allocates with tutti_mem_alloc. Lives as long as the process. */
 c10::Allocator *shared_allocator();
 
-/* A tensor of that shape in such memory; its storage can be resized. */
+/* A tensor of that shape in shared memory; its storage can be resized. */
 at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype);
 
-/* Whether the tensor lies in memory that shared_allocator gave. */
+/* True when the tensor lies in memory of shared_allocator. */
 bool is_shared(const at::Tensor &tensor);
 
-/* From now on CPU tensors of at least min_bytes come from shared memory; 0: as before. */
+/* From now on CPU tensors of at least min_bytes are allocated in shared memory; 0: as before. */
 void use_allocator(size_t min_bytes);
 
 } // namespace torch_tutti

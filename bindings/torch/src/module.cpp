@@ -31,8 +31,8 @@ OptionsPtr copy_of(const Options &options) {
 
 BackendPtr create_backend(const c10d::DistributedBackendOptions &group, const OptionsPtr &given) {
     TUTTI_CHECK_VALUE(!wants_reconfigure(group),
-                      "tutti: a group keeps its members, so enable_reconfigure is not to be had; ",
-                      "shrink, split and merge make other groups of them");
+                      "tutti: the members of a group cannot change, so enable_reconfigure is not supported; ",
+                      "shrink, split and merge create other groups");
     OptionsPtr options = given ? copy_of(*given) : c10::make_intrusive<Options>();
     options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout);
     options->group_name = group.group_id;
@@ -53,8 +53,8 @@ BackendPtr create_backend_as_gloo(const c10::intrusive_ptr<c10d::Store> &store, 
 template <typename... Base> py::class_<Options, OptionsPtr, Base...> options_class(py::module_ &module) {
     return {module, "Options",
             "Settings of one group: name (of the communicator, in errors), zero_copy (DDP's and FSDP's buffers in "
-            "memory that the ranks of a host share), blocking_wait (who waits for an operation on CUDA tensors does so "
-            "on the host, and gets its error; default: TUTTI_BLOCKING_WAIT)."};
+            "memory that the ranks of a host share), blocking_wait (a wait for an operation on CUDA tensors blocks "
+            "the host, and raises its error; default: TUTTI_BLOCKING_WAIT)."};
 }
 
 template <typename Class> void bind_settings(Class options) {
@@ -66,7 +66,7 @@ template <typename Class> void bind_settings(Class options) {
         .def("__deepcopy__", [](const Options &from, const py::dict &) { return copy_of(from); });
 }
 
-/* Old versions of PyTorch (2.4 is one) have no Backend.Options in Python that ours could be derived from. */
+/* Old versions of PyTorch (for example 2.4) have no Backend.Options in Python as a base class. */
 void bind_options(py::module_ &module) {
     if (py::detail::get_type_info(typeid(c10d::Backend::Options)) != nullptr)
         return bind_settings(options_class<c10d::Backend::Options>(module));
@@ -99,7 +99,8 @@ void bind_backend(py::module_ &module) {
                py::arg("timeout") = kBackendDefaultTimeout, unlocked);
 }
 
-/* make(store, rank, size, timeout) makes a real Gloo, note(call, why, rank) hears of each call for it. */
+/* make(store, rank, size, timeout) creates a real Gloo; note(call, why, rank) is called for each call that goes to
+ * it. */
 void set_real_gloo_of_python(py::object make_with, py::object note_with) {
     auto *make = new py::object(std::move(make_with)), *note = new py::object(std::move(note_with));
     auto *real = new RealGloo;
@@ -129,7 +130,7 @@ void bind_memory(py::module_ &module) {
     module.def("shareable", is_shared, py::arg("tensor"));
 }
 
-/* A side of a tensor's way: (ranks, axes, sbp); and the way: (shape, a tensor of the dtype, from, to). */
+/* A tensor on one side: (ranks, axes, sbp); and its conversion: (shape, a tensor of the dtype, from, to). */
 using SideTuple = std::tuple<std::vector<int>, std::vector<int>, std::string>;
 using JourneyTuple = std::tuple<std::vector<int64_t>, at::Tensor, SideTuple, SideTuple>;
 
@@ -142,7 +143,7 @@ std::shared_ptr<Redistribution> plan_redistribution(const BackendPtr &backend,
     std::vector<Journey> all;
     for (const auto &[shape, like, from, to] : journeys)
         all.push_back({shape, like.scalar_type(), side_of(from), side_of(to)});
-    /* Its end tells other ranks, so it goes without Python's lock. */
+    /* The destructor communicates with other ranks, so it runs without the GIL. */
     return {new Redistribution(backend, all), [](Redistribution *plan) {
                 WithoutPythonLock unlocked;
                 delete plan;
@@ -157,7 +158,7 @@ void bind_redistribution(py::module_ &module) {
     module.def("plan_redistribution", plan_redistribution, py::arg("backend"), py::arg("journeys"), unlocked);
 }
 
-/* How many GPUs Tutti can use, and if none, why. Starts CUDA's driver. */
+/* The number of GPUs that Tutti can use, and if it is 0, the reason. Initializes the CUDA driver. */
 std::pair<int, std::string> gpus() {
     int count = 0;
     tutti_status status = tutti_device_count(&count);
@@ -169,7 +170,7 @@ PyObject *argument_error = nullptr;
 
 void bind_errors(py::module_ &module) {
     py::tuple bases = py::make_tuple(py::handle(PyExc_ValueError), py::handle(PyExc_RuntimeError));
-    argument_error = PyErr_NewExceptionWithDoc("torch_tutti.ArgumentError", "A wrong argument of a call to a group.",
+    argument_error = PyErr_NewExceptionWithDoc("torch_tutti.ArgumentError", "A wrong argument in a call to a group.",
                                                bases.ptr(), nullptr);
     if (argument_error == nullptr) throw py::error_already_set();
     module.attr("ArgumentError") = py::handle(argument_error);

@@ -92,14 +92,14 @@ Reduction reduced_as(at::ScalarType dtype, const c10d::ReduceOp &op) {
 
 static void check_device(c10::Device other, c10::Device device) {
     TUTTI_CHECK_VALUE(other == device, "tutti: one tensor is on ", other, " and one on ", device,
-                      "; those of one operation, or of one batch, are in one place");
+                      "; all tensors of one operation, or of one batch, must be on one device");
 }
 
-/* Every tensor passes here. */
+/* Called for every tensor. */
 void Operands::take(const at::Tensor &tensor) {
     c10::Device device = tensor.device();
     TUTTI_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "tutti: a tensor is on ", device,
-                      ", and CPU and CUDA tensors are what can be moved; use .cpu()");
+                      "; only CPU and CUDA tensors are supported, use .cpu()");
     TUTTI_CHECK_VALUE(tensor.layout() == at::kStrided, "tutti: this operation takes dense tensors, and this one is ",
                       tensor.layout());
     if (device_) check_device(*device_, device);
@@ -141,7 +141,7 @@ void *Operands::in_out(const at::Tensor &tensor) {
 
 void Operands::copy_back() {
     if (copies_.empty()) return;
-    at::AutoDispatchBelowADInplaceOrView guard; /* a result is not part of a graph */
+    at::AutoDispatchBelowADInplaceOrView guard; /* results are not part of a graph */
     for (Copy &copy : copies_) copy.to.copy_(copy.from);
     copies_.clear();
 }

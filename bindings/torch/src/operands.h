@@ -1,11 +1,11 @@
 /*
- * Tensors as the engine sees them: an address, a type and a number of elements.
+ * Tensors as the engine sees them: an address, a type and a number of elements each.
  *
- * Contiguous tensors are used where they lie. Others are copied to contiguous ones first; what such an output got is
- * copied back when the operation has ended well. An Operands keeps all of them alive until then.
+ * Contiguous tensors are used where they lie. Others are copied to contiguous ones first; such outputs are copied
+ * back when the operation has ended without an error. An Operands keeps all of them alive until then.
  *
- * Tensors of one operation are all on the CPU or all on one GPU. There copies are made in streams: into contiguous memory
- * in the caller's, back in the operation's.
+ * Tensors of one operation are all on the CPU or all on one GPU. On a GPU copies are made in streams: into
+ * contiguous memory in the caller's stream, back in the operation's.
  */
 #pragma once
 
@@ -27,45 +27,46 @@ struct Elements {
     size_t per_item;
 };
 
-/* For operations that move: any dtype; those that Tutti has no type for go by their bytes. */
+/* For operations that only move data: accepts any dtype; dtypes that Tutti has no type for are moved as bytes. */
 Elements moved_as(at::ScalarType dtype);
 
-/* How a reduction goes to the engine. */
+/* The type and reduction that are passed to the engine. */
 struct Reduction {
     Elements elements;
     tutti_reduction op;
     double factor;
 };
 
-/* Throws when the dtype cannot be reduced so. Complex numbers are sums, averages and scaled sums of their parts. */
+/* Throws when the dtype does not support the reduction. Sums, averages and scaled sums of complex numbers are
+ * computed on their parts. */
 Reduction reduced_as(at::ScalarType dtype, const c10d::ReduceOp &op);
 
 class Operands {
 public:
-    /* Memory that holds the tensor's items in order. */
+    /* Returns memory that holds the tensor's items in order. */
     const void *in(const at::Tensor &tensor);
-    /* Memory whose content becomes the tensor's items at the end. */
+    /* Returns memory whose content becomes the tensor's items at the end. */
     void *out(const at::Tensor &tensor);
-    /* Both. */
+    /* Both of the above. */
     void *in_out(const at::Tensor &tensor);
 
-    /* The inputs as the caller knows them, for the profiler; none: the results. */
+    /* The inputs as the caller passed them, for the profiler; empty: the results. */
     std::vector<at::Tensor> inputs;
-    /* The outputs as the caller knows them, for Work::result and futures. */
+    /* The outputs as the caller passed them, for Work::result and futures. */
     std::vector<at::Tensor> results;
-    /* More than one list of outputs (coalesced all_gather): given to futures as they are. */
+    /* More than one list of outputs (coalesced all_gather): futures get them as they are. */
     std::vector<std::vector<at::Tensor>> result_lists;
 
-    /* Where the tensors are; none: there are none. */
+    /* The device of the tensors; nullopt: there are no tensors. */
     std::optional<c10::Device> device() const {
         return device_;
     }
-    /* On a GPU: the streams that were the caller's current one when the tensors were given. */
+    /* On a GPU: the caller's current streams at the times when the tensors were added. */
     const std::vector<c10::Stream> &leaders() const {
         return leaders_;
     }
 
-    /* Was that the caller's stream for all of them? */
+    /* True when that was the caller's stream for all of them. */
     bool leads_alone(const c10::Stream &stream) const {
         return leaders_.size() == 1 && leaders_[0] == stream;
     }
@@ -73,13 +74,14 @@ public:
     bool has_copies() const {
         return !copies_.empty();
     }
-    /* Once, after the operation has ended well; on a GPU, in the current stream, behind the operation. */
+    /* Called once, after the operation has ended without an error; on a GPU, in the current stream, behind the
+     * operation. */
     void copy_back();
-    /* What is held is used in that stream too, and its memory must outlast that. */
+    /* Records that the tensors are used in that stream too, so that their memory outlasts that use. */
     void record_on(const c10::Stream &stream) const;
-    /* Holds nothing any more. Inputs and results stay known. */
+    /* Releases all tensors except inputs and results. */
     void let_go();
-    /* Takes over what another keeps: operations that end together. */
+    /* Takes over the tensors of another Operands: for operations that end together. */
     void absorb(Operands &&other);
 
 private:
@@ -91,7 +93,7 @@ private:
 
     std::optional<c10::Device> device_;
     std::vector<c10::Stream> leaders_;
-    c10::SmallVector<at::Tensor, 2> held_; /* without memory of its own for what most operations have */
+    c10::SmallVector<at::Tensor, 2> held_; /* inline capacity for most operations */
     std::vector<Copy> copies_;
 };
 

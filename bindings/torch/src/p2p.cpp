@@ -8,14 +8,14 @@
 
 namespace torch_tutti {
 
-/* Tags of PyTorch are ints; those above are ours. Messages of CUDA tensors have theirs: they start when a stream comes to them,
- * and another one that did not wait must not take their place. */
+/* Tags of PyTorch are ints; larger ones are internal. Messages of CUDA tensors have internal tags: they start when
+ * a stream reaches them, and a later message that did not wait must not match instead. */
 static constexpr int64_t monitored_tags = INT64_C(1) << 40;
 static constexpr int64_t cuda_tags = INT64_C(1) << 41;
 
 Backend::WorkPtr Backend::message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag) {
     TUTTI_CHECK_VALUE(tensors.size() == 1, "tutti: send and recv take one tensor, ", tensors.size(), " given");
-    TUTTI_CHECK_VALUE(tag >= 0, "tutti: tags are not negative, and this one is ", tag);
+    TUTTI_CHECK_VALUE(tag >= 0, "tutti: tags must not be negative, and this one is ", tag);
     bool sends = type == c10d::OpType::SEND;
     const at::Tensor &tensor = tensors[0];
     Operands operands;

@@ -1,5 +1,5 @@
 /*
- * Letting go of Python's lock. See python_lock.h.
+ * Releasing the GIL. See python_lock.h.
  */
 #include <Python.h>
 

@@ -1,7 +1,7 @@
 /*
- * Without Python's lock, if the calling thread has it: for what waits for other ranks and threads.
+ * Releases the GIL, if the calling thread holds it, while code waits for other ranks and threads.
  *
- * Knows nothing of Python's headers, so that most files are compiled once for all versions of Python.
+ * Does not include Python's headers, so that most files are compiled once for all versions of Python.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ public:
     WithoutPythonLock &operator=(const WithoutPythonLock &) = delete;
 
 private:
-    void *state_; /* the thread's, to take the lock back with; null: it did not have it */
+    void *state_; /* the thread state, to take the GIL again; null: the thread did not hold it */
 };
 
 } // namespace torch_tutti

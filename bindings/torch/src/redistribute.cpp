@@ -1,5 +1,5 @@
 /*
- * Tensors that go from one layout to another. See redistribute.h.
+ * Conversion of tensors from one layout to another. See redistribute.h.
  */
 #include "redistribute.h"
 
@@ -14,8 +14,8 @@
 
 namespace torch_tutti {
 
-/* A placement that stays until the group ends. What placements share, communicators among it, goes with the last of them, and the
- * last one would not go at the same time on all ranks. */
+/* A placement that is kept until the group ends. What placements share, including communicators, is destroyed with
+ * the last of them, and that would not happen at the same time on all ranks. */
 void Backend::anchor_placements() {
     std::lock_guard<std::mutex> lock(anchor_mutex_);
     if (anchor_ != nullptr) return;
@@ -29,12 +29,12 @@ bool is_complex_reduced(const tutti_sbp &sbp) {
     return sbp.kind == TUTTI_SBP_PARTIAL && sbp.reduction != TUTTI_SUM && sbp.reduction != TUTTI_AVG;
 }
 
-/* The engine's elements of a dtype, of which partial values must be such that can be reduced. */
+/* The engine's elements for a dtype; if some values are partial, their reduction must be supported for it. */
 Elements elements_of(at::ScalarType dtype, const tutti_sbp *sbp, int naxes) {
     bool partial = std::any_of(sbp, sbp + naxes, [](const tutti_sbp &one) { return one.kind == TUTTI_SBP_PARTIAL; });
     if (!partial) return moved_as(dtype);
     TUTTI_CHECK_VALUE(!at::isComplexType(dtype) || std::none_of(sbp, sbp + naxes, is_complex_reduced),
-                      "torch_tutti.redistribute: complex tensors have no partial values but sum and avg");
+                      "torch_tutti.redistribute: complex tensors can be partial only as sum and avg");
     return reduced_as(dtype, c10d::ReduceOp::SUM).elements;
 }
 
@@ -54,7 +54,7 @@ void Redistribution::fill(End &end, const Journey &journey, const Side &side) {
     end.layout.rule = TUTTI_SPLIT_CHUNK;
 }
 
-/* Both sides of a tensor go by the same elements. */
+/* Both sides of a tensor use the same elements. */
 void Redistribution::prepare(const std::vector<Journey> &journeys) {
     size_t count = journeys.size();
     ends_.resize(2 * count);
@@ -112,7 +112,7 @@ std::string Redistribution::describe() {
     return text;
 }
 
-/* The engine's tensors of one run, over memory of PyTorch's. */
+/* The engine's tensors for one run, over PyTorch's memory. */
 struct Redistribution::Shards {
     explicit Shards(size_t count) : tensors(count, nullptr) {}
     ~Shards() {
@@ -124,10 +124,10 @@ struct Redistribution::Shards {
 
 static void check_shard(const at::Tensor &shard, at::ScalarType dtype, at::IntArrayRef local) {
     TUTTI_CHECK_VALUE(shard.defined() && shard.device().is_cpu() && shard.layout() == at::kStrided,
-                      "torch_tutti.redistribute takes dense CPU tensors so far");
+                      "torch_tutti.redistribute supports only dense CPU tensors");
     TUTTI_CHECK_VALUE(shard.scalar_type() == dtype, "torch_tutti.redistribute: this rank's shard is of ",
                       shard.scalar_type(), ", and the tensor is of ", dtype);
-    bool empty = shard.numel() == 0 && c10::multiply_integers(local) == 0; /* of whatever shape */
+    bool empty = shard.numel() == 0 && c10::multiply_integers(local) == 0; /* of any shape */
     TUTTI_CHECK_VALUE(empty || shard.sizes() == local, "torch_tutti.redistribute: this rank's shard has the shape ",
                       shard.sizes(), "; by the tensor's shape and placements it must be ", local,
                       " (parts of ceil(n / ranks), as torch.chunk cuts)");
@@ -139,7 +139,7 @@ std::vector<at::Tensor> Redistribution::run(const std::vector<at::Tensor> &shard
     TUTTI_CHECK_VALUE(shards.size() == count, "torch_tutti.redistribute: ", shards.size(), " shards for ", count,
                       " tensors");
     TUTTI_CHECK_VALUE(Batch::open(backend_.get()) == nullptr,
-                      "torch_tutti.redistribute cannot be part of coalesced operations; call it behind them");
+                      "torch_tutti.redistribute cannot be part of coalesced operations; call it after them");
     std::vector<at::Tensor> results;
     Shards own(2 * count);
     for (size_t i = 0; i < 2 * count; i++) {

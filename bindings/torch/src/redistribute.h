@@ -1,8 +1,9 @@
 /*
- * Tensors that go from one layout to another: a plan of Tutti's for some of them at once, over a group's communicator.
+ * Conversion of tensors from one layout to another: one plan of Tutti for several tensors, over a group's
+ * communicator.
  *
- * A plan keeps its backend, and so the communicator that its placements stand on, for as long as it lives. The communicators that
- * plans use are apart from the group's: only plans need to be made and run in one order on all ranks that take part.
+ * A plan keeps its backend, and so the communicator of its placements, alive. Plans use communicators of their own,
+ * not the group's: only plans must be made and run in the same order on all ranks that take part.
  */
 #pragma once
 
@@ -18,7 +19,8 @@
 
 namespace torch_tutti {
 
-/* What a tensor's layout is on one side: ranks of the group, row-major over the axes, and an sbp such as "S0,B,P(sum)". */
+/* The layout of a tensor on one side: ranks of the group, row-major over the axes, and an sbp such as
+ * "S0,B,P(sum)". */
 struct Side {
     std::vector<int> ranks, axes;
     std::string sbp;
@@ -32,27 +34,28 @@ struct Journey {
 
 class Redistribution {
 public:
-    /* Collective over the ranks of all sides; without the GIL. */
+    /* Collective over the ranks of all sides; call it without the GIL. */
     Redistribution(c10::intrusive_ptr<Backend> backend, const std::vector<Journey> &journeys);
     ~Redistribution();
     Redistribution(const Redistribution &) = delete;
     Redistribution &operator=(const Redistribution &) = delete;
 
-    /* Collective. This rank's shards, one for each tensor, of which those are not looked at that it has no part of; gives new ones,
-     * without elements where this rank has no part of the target. */
+    /* Collective. `shards`: this rank's shard of each tensor; ignored where this rank has no part of the source.
+     * Returns new shards, which are empty where this rank has no part of the target. */
     std::vector<at::Tensor> run(const std::vector<at::Tensor> &shards);
     std::string describe();
 
 private:
-    /* One tensor on one side. */
+    /* One side of one tensor. */
     struct End {
         tutti_placement *placement = nullptr;
         std::array<tutti_sbp, TUTTI_MOST_AXES> sbp = {};
         std::vector<int64_t>
-            extents; /* of the whole; with one more dimension where a type is several of the engine's */
+            /* of the whole tensor; with one more dimension where one dtype is several elements of the engine */
+            extents;
         tutti_layout layout = {};
-        std::vector<int64_t> local; /* the shard's shape, as PyTorch has it */
-        bool here = false;          /* this rank has a part */
+        std::vector<int64_t> local; /* the shard's shape in PyTorch */
+        bool here = false;          /* this rank has a shard */
     };
     struct Shards;
 
@@ -62,7 +65,7 @@ private:
 
     c10::intrusive_ptr<Backend> backend_;
     std::vector<at::ScalarType> dtypes_;
-    std::vector<End> ends_; /* first the sources', then the targets' */
+    std::vector<End> ends_; /* first the sources, then the targets */
     tutti_plan *plan_ = nullptr;
     std::mutex mutex_; /* a plan has one scratch memory */
 };

@@ -1,6 +1,6 @@
 /*
- * all_reduce of sparse (COO) tensors: all ranks tell how many entries they have, then everyone gathers the indices and
- * values of all and adds them up in rank order.
+ * all_reduce of sparse (COO) tensors: the ranks exchange their numbers of entries, then each rank gathers the
+ * indices and values of all ranks and adds them up in rank order.
  */
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -10,7 +10,7 @@ namespace torch_tutti {
 
 namespace {
 
-/* Number of entries and shape of one rank's tensor, as it travels. */
+/* Number of entries and shape of one rank's tensor, in the format of the exchange. */
 constexpr int64_t max_dims = 16;
 constexpr int64_t header_items = 3 + max_dims;
 
@@ -25,7 +25,7 @@ at::Tensor header_of(const at::Tensor &tensor) {
     return header;
 }
 
-/* Gathers each rank's `own`; rank i's has shape shapes[i]. */
+/* Gathers `own` of each rank; that of rank i has shape shapes[i]. */
 std::vector<at::Tensor> gather_all(tutti_comm *comm, const at::Tensor &own,
                                    const std::vector<std::vector<int64_t>> &shapes) {
     Elements as = moved_as(own.scalar_type());
@@ -81,13 +81,13 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
                       tensor.layout());
     TUTTI_CHECK_VALUE(tensor.device().is_cpu(), "tutti: sparse all_reduce takes CPU tensors, and this one is on ",
                       tensor.device());
-    TUTTI_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "tutti: sparse all_reduce knows the sum only");
+    TUTTI_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "tutti: sparse all_reduce supports only ReduceOp.SUM");
     uint64_t sequence = next_sequence();
     Aside::Ended ended;
     if (is_watched()) {
         bool has_hook = onCompletionHook_ != nullptr;
         if (has_hook) hooked_.fetch_add(1);
-        /* The thread that calls it ends before this does. */
+        /* The thread that calls this ends before the backend is destroyed. */
         ended = [this, has_hook, sequence, started = HookClock::now()](c10d::Work &work, uint64_t key) {
             tell_of_part({work.exception() == nullptr, HookClock::now() - started}, key);
             if (has_hook) tell_hook(c10d::OpType::_ALLREDUCE_SPARSE, sequence, started);

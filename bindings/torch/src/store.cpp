@@ -1,17 +1,18 @@
 /*
- * The rendezvous of a communicator in the Store that PyTorch hands over.
+ * The rendezvous of a communicator in the Store that PyTorch passes.
  *
  * A blocking get would hold the client's lock, and make other threads' sets wait, maybe for the very key that another
  * rank waits for: so the code polls for a key, with growing pauses, before it fetches the key.
  *
- * The store may hold what an earlier attempt left (torchrun restarts ranks with the same store and the same keys). So rank
- * 0 names each attempt at random, in the key "attempt", and all other keys are below that name. A rank that read the name
- * of an earlier attempt meets no peer there; while it waits it checks whether the name has changed, and then starts
- * over.
+ * The store may hold keys of an earlier attempt (torchrun restarts ranks with the same store and the same keys). So
+ * rank 0 gives each attempt a random name, in the key "attempt", and all other keys begin with that name. A rank
+ * that read the name of an earlier attempt meets no peer there; while it waits it checks whether the name has
+ * changed, and then starts over.
  *
- * Other processes may write the store, too. Without the job's secret they can keep ranks from meeting, but no longer than until
- * the deadline; what they may do beyond that, docs/security.md says. Below the attempt, keys go on with where the
- * group's keys lie in PyTorch's store: what ranks prove covers it, so that they cannot be led into another group.
+ * Other processes may write to the store, too. Without the job's secret they can keep ranks from meeting, but only
+ * until the deadline; docs/security.md describes what else they can do. After the attempt's name, keys contain the
+ * prefix of the group's keys in PyTorch's store: the proofs of the ranks cover it, so that a rank cannot be led
+ * into another group.
  */
 #include <algorithm>
 #include <cstdlib>
@@ -32,9 +33,9 @@ constexpr const char *attempt_key = "attempt";
 
 struct Board {
     c10d::Store &store;
-    std::string attempt; /* the name of the one that this rank takes part in */
-    bool leads;          /* rank 0 */
-    std::string place;   /* of the group's keys in the store */
+    std::string attempt; /* the name of this rank's attempt */
+    bool leads;          /* this is rank 0 */
+    std::string place;   /* the prefix of the group's keys in the store */
     bool outdated = false;
 
     std::string prefix() const {
@@ -46,9 +47,9 @@ Board &board_of(void *context) {
     return *static_cast<Board *>(context);
 }
 
-/* As random_name makes them. */
+/* True for a name in the format of random_name. */
 bool is_name(const std::vector<uint8_t> &name) {
-    constexpr size_t longest = 21; /* two numbers of 32 bits */
+    constexpr size_t longest = 21; /* two 32-bit numbers */
     return !name.empty() && name.size() <= longest &&
            std::all_of(name.begin(), name.end(), [](uint8_t c) { return c == '-' || (c >= '0' && c <= '9'); });
 }
@@ -61,7 +62,7 @@ std::string read_attempt(c10d::Store &store) {
     return is_name(name) ? std::string(name.begin(), name.end()) : std::string();
 }
 
-/* Rank 0 has named another attempt since. */
+/* True when rank 0 has named another attempt since. */
 bool look_outdated(Board &board) {
     if (board.leads || board.outdated) return board.outdated;
     std::string now = read_attempt(board.store);
@@ -69,12 +70,12 @@ bool look_outdated(Board &board) {
     return board.outdated;
 }
 
-/* What the store throws becomes a status with its text. */
+/* Turns an exception of the store into a status with its text. */
 template <typename Body> tutti_status guarded(const char *verb, const char *key, Body body) {
     try {
         return body();
     } catch (const std::exception &error) {
-        return tutti_fail(TUTTI_ERR_SYSTEM, "the store that PyTorch handed over failed to %s \"%s\": %s", verb, key,
+        return tutti_fail(TUTTI_ERR_SYSTEM, "the store that PyTorch passed failed to %s \"%s\": %s", verb, key,
                           error.what());
     }
 }
@@ -87,7 +88,7 @@ tutti_status set(void *context, const char *key, const void *value, size_t bytes
     });
 }
 
-/* Waits with growing pauses until `come` says so. */
+/* Waits with growing pauses until `come` returns true. */
 template <typename Come>
 tutti_status wait_until(Board &board, const char *what, std::chrono::steady_clock::time_point until, Come come) {
     auto pause = 20us;
@@ -137,12 +138,12 @@ std::string random_name() {
     return std::to_string(random()) + "-" + std::to_string(random());
 }
 
-/* A rank that seems to be there twice waits so long for another attempt. */
+/* The limit for which a rank that seems to exist twice waits for another attempt. */
 std::chrono::steady_clock::time_point twin_limit() {
     return std::chrono::steady_clock::now() + 60s;
 }
 
-/* Reads the attempt's name, once it is another than `last`. */
+/* Reads the attempt's name, once it differs from `last`. */
 tutti_status join_attempt(Board &board, const std::string &last, std::chrono::steady_clock::time_point until) {
     return guarded("get", attempt_key, [&] {
         board.attempt.clear();
@@ -158,8 +159,8 @@ tutti_status join_attempt(Board &board, const std::string &last, std::chrono::st
     });
 }
 
-/* Is this rank the first of its number in this attempt? Else it belongs to a later one, which rank 0 has not named yet; or
- * another process has counted. */
+/* *first_out: this process is the first with this rank in this attempt. If it is not, it belongs to a later
+ * attempt, which rank 0 has not named yet, or another process has incremented the counter. */
 tutti_status claim(Board &board, int rank, bool *first_out) {
     int64_t claims = 0;
     std::string key = board.attempt + "/rank/" + std::to_string(rank);
@@ -176,7 +177,7 @@ bool has_secret() {
     return is_set("TUTTI_SECRET") || is_set("TUTTI_SECRET_FILE");
 }
 
-/* What the prefixes put before each key; a communicator's own prefix has room for 200 bytes of it. */
+/* The prefixes of all keys of a store; a communicator's own prefix has room for 200 bytes of them. */
 struct Prefixes : c10d::PrefixStore {
     static std::string of(c10::intrusive_ptr<c10d::Store> store) {
         std::string place;
@@ -188,7 +189,7 @@ struct Prefixes : c10d::PrefixStore {
     }
 };
 
-/* With a secret, a claim that is proved tells whether this rank is there twice: TUTTI_ERR_CONFIG then. */
+/* With a secret, a proved claim shows whether this rank exists twice: TUTTI_ERR_CONFIG then. */
 tutti_status meet(Board &board, int rank, int size, tutti_comm_options options,
                   std::chrono::steady_clock::time_point until, tutti_comm **comm_out) {
     using std::chrono::duration_cast;
@@ -215,7 +216,7 @@ tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank,
         bool first = false;
         tutti_status status = join_attempt(board, last, last.empty() ? until : std::min(until, twin_limit()));
         if (status == TUTTI_ERR_TIMEOUT && !last.empty())
-            return tutti_fail(TUTTI_ERR_CONFIG, "rank %d is there twice: each process needs a RANK of its own", rank);
+            return tutti_fail(TUTTI_ERR_CONFIG, "two processes have rank %d; each one needs a RANK of its own", rank);
         TUTTI_TRY(status);
         TUTTI_TRY(claim(board, rank, &first));
         if (!first && !has_secret()) continue;
@@ -224,8 +225,8 @@ tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank,
         if (late && status != TUTTI_OK && board.outdated)
             return tutti_fail(
                 TUTTI_ERR_TIMEOUT,
-                "rank %d has met nobody before the deadline: the store's \"%s\" has changed while it waited; "
-                "rank 0 has begun anew too late, or another process writes into the store",
+                "rank %d has met no other rank before the deadline: the store's \"%s\" has changed while it waited; "
+                "rank 0 has started over too late, or another process writes to the store",
                 rank, attempt_key);
         bool again = board.outdated || (!first && status == TUTTI_ERR_CONFIG);
         if (status == TUTTI_OK || !again) return status;

@@ -17,15 +17,16 @@ StreamWork::StreamWork(int rank, c10d::OpType type, const char *title, uint64_t 
     : Work(rank, type, title, sequence, std::move(operands)), place_(std::move(place)), stream_(place_.stream),
       end_(stream_.device_type()), sends_(std::move(sends)) {}
 
-/* Asks CUDA nothing (see the header). A failed work may have ended before its stream has come to it. Memory that is copied back was
- * recorded when the copy was enqueued. At the end of a process PyTorch's allocator may be gone, so errors are ignored. */
+/* Makes no query to CUDA (see the header). A failed work may have ended before its stream reached it. Memory that
+ * is copied back was recorded when the copy was enqueued. At the end of a process PyTorch's allocator may be gone,
+ * so errors are ignored. */
 StreamWork::~StreamWork() {
     bool unused = handle_ != nullptr && tutti_work_done(handle_) && tutti_work_wait(handle_, 0) == TUTTI_OK;
     try {
         if (!unused) operands_.record_on(stream_);
     } catch (...) {}
     if (handle_ != nullptr && opType_ == c10d::OpType::SEND && !tutti_work_done(handle_)) sends_->keep(handle_);
-    else tutti_work_free(handle_); /* it may go on */
+    else tutti_work_free(handle_); /* the operation may continue */
     handle_ = nullptr;
 }
 
@@ -37,7 +38,7 @@ void StreamWork::enqueued() {
         operands_.copy_back();
     }
     end_.record(stream_);
-    captured_ = handle_ == nullptr && is_capturing(stream_); /* the engine gives no handle for what is captured */
+    captured_ = handle_ == nullptr && is_capturing(stream_); /* the engine gives no handle for captured calls */
     if (operands_.leads_alone(stream_)) operands_.let_go();
     if (recordFunctionEndCallback_) {
         recordFunctionEndCallback_();
@@ -45,7 +46,7 @@ void StreamWork::enqueued() {
     }
 }
 
-/* The GPU is behind it, or will never be. */
+/* The GPU has passed the operation, or never will. */
 bool StreamWork::passed() {
     if (handle_ != nullptr) {
         if (!tutti_work_done(handle_)) return false;
@@ -70,7 +71,7 @@ void StreamWork::blockCurrentStream() {
     end_.block(current_stream(stream_.device()));
 }
 
-/* What is captured into a graph has no handle: it runs later, if at all. */
+/* A captured operation has no handle: it runs later, if at all. */
 bool StreamWork::blocks() const {
     return blocks_ && handle_ != nullptr;
 }
@@ -96,10 +97,10 @@ bool StreamWork::wait(std::chrono::milliseconds timeout) {
     return true;
 }
 
-/* A future notes how far the current streams are, and its waiters wait until the streams have come there. So the operation's own
- * stream is made current, as ProcessGroupNCCL does. If the group has put another operation behind this one, waiters would wait for
- * that one as well, which may be a receive whose message depends on this future: then a stream of PyTorch's pool, which waits for
- * the end of this operation only, takes its place. */
+/* A future records the position of the current streams, and its waiters wait until the streams have reached it. So
+ * the operation's own stream is made current, as ProcessGroupNCCL does. If the group has put another operation
+ * behind this one, waiters would wait for that one as well, which may be a receive whose message depends on this
+ * future: then a stream of PyTorch's pool, which waits only for the end of this operation, takes its place. */
 void StreamWork::complete(Future &future) {
     if (auto failed = exception()) return future.setError(failed);
     bool own = captured_ || place_.is_last();

@@ -1,23 +1,23 @@
 /*
  * The work of an operation on CUDA tensors. It is done in stream order, as ProcessGroupNCCL's works are:
  *
- *   wait()          the calling thread's current stream waits; the host does not, unless a timeout is given or the message's
- *                   sender is asked for
+ *   wait()          the calling thread's current stream waits; the host does not, unless the caller passes a timeout
+ *                   or asks for the sender of a message
  *   getFuture()     is complete at once; the current stream of a waiter or a callback waits
- *   isCompleted()   the GPU is behind it
+ *   isCompleted()   the GPU has passed the operation
  *
  * A failure is known to the host only later: it breaks the group, whose next operation reports it; a work reports it if
  * it is known when a caller asks, and always to a caller that waits on the host. In a group that blocks
- * (Options::blocking_wait) the host always waits: wait() returns, and a future is complete, when the GPU is behind the
- * operation, or it has failed.
+ * (Options::blocking_wait) the host always waits: wait() returns, and a future is complete, when the GPU has passed
+ * the operation, or it has failed.
  *
- * Tensors are kept until the streams in which they were given wait for the operation. A work that goes before tells
- * PyTorch's allocator in which stream they are in use.
+ * A work holds its tensors until the streams in which they were passed wait for the operation. If it is destroyed
+ * before, it records for PyTorch's allocator in which stream they are in use.
  *
- * While a CUDA graph is being captured, CUDA forbids queries of events, to all threads as a rule. So the end of an operation is read
- * from its handle, which needs no query; where there is none, the event is queried in a way that captures do not mind
- * (has_passed). A work that is captured itself counts as completed: nothing of it is under way. Destroying a work asks CUDA
- * nothing.
+ * While a CUDA graph is being captured, CUDA forbids queries of events, usually to all threads. So the end of an
+ * operation is read from its handle, which needs no query; where there is no handle, the event is queried in a way
+ * that does not disturb captures (has_passed). A work that is captured itself counts as completed: none of it is
+ * under way. Destroying a work makes no query to CUDA.
  */
 #pragma once
 
@@ -34,7 +34,7 @@ public:
                std::shared_ptr<Sends> sends);
     ~StreamWork() override;
 
-    /* The host waits as well. Before the operation begins. */
+    /* Makes wait() block the host as well. Must be called before the operation begins. */
     void block_host() {
         blocks_ = true;
     }
@@ -55,11 +55,11 @@ private:
     void complete(c10::ivalue::Future &future);
 
     const Place place_;
-    const c10::Stream stream_; /* of the place */
+    const c10::Stream stream_; /* stream of the place */
     c10::Event end_;
     std::shared_ptr<Sends> sends_;
     bool blocks_ = false;
-    bool copies_back_ = false; /* behind the operation, and before `end_` */
+    bool copies_back_ = false; /* outputs are copied back behind the operation and before `end_` */
     bool captured_ = false;    /* into a CUDA graph: it runs later, if at all */
 };
 

@@ -1,9 +1,9 @@
 /*
- * What differs between the versions of PyTorch that the extension can be built for: 2.4 and newer.
+ * The differences between the versions of PyTorch that the extension supports: 2.4 and newer.
  *
- * Virtual methods need nothing here: none of ours says `override` where an older PyTorch has no such method, and there it
- * is never called. The rest is asked of PyTorch's own types, so that no list of versions has to be kept, except for
- * names of whole types, which C++ cannot ask for. Invariant: no other file asks for a version.
+ * Virtual methods need nothing here: a method that an older PyTorch does not have is not marked `override`, and
+ * there it is never called. The rest is detected from PyTorch's own types, so that no list of versions has to be
+ * kept, except for names of whole types, which C++ cannot detect. Invariant: no other file checks the version.
  */
 #pragma once
 
@@ -52,14 +52,14 @@ using c10d::CompletionHook;
 using c10d::CompletionHookArgs;
 #endif
 
-/* What ProcessGroupGloo begins with (gloo_shape.h). */
+/* The first fields of ProcessGroupGloo (gloo_shape.h). */
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 8
 using GlooStorePointer = std::unique_ptr<int>;
 #else
 using GlooStorePointer = std::shared_ptr<void>;
 #endif
 
-/* Recorders of backends that PyTorch's flight recorder does not watch by hooks can be reached. */
+/* True when code can reach the flight recorders of backends that PyTorch does not watch by hooks. */
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
 #define TUTTI_HAVE_FLIGHT_RECORDERS 1
 #endif
@@ -77,7 +77,8 @@ template <typename Opts> bool is_async(const Opts &opts) {
     else return true;
 }
 
-/* Options of groups tell which group it is from 2.9 on; before, ours have a place of their own for that. */
+/* Options of groups identify the group from 2.9 on; before, the options of this backend have fields of their own
+ * for that. */
 struct NoPlaceForGroup {};
 struct PlaceForGroup {
     std::string group_name;
@@ -87,7 +88,7 @@ template <typename Opts, typename = void> struct GroupOf : PlaceForGroup {};
 template <typename Opts>
 struct GroupOf<Opts, std::void_t<decltype(std::declval<Opts>().group_name)>> : NoPlaceForGroup {};
 
-/* Does a new group ask for members that change later (2.14)? */
+/* True when a new group asks for members that change later (2.14). */
 template <typename Group, typename = void> struct TellsReconfigure : std::false_type {};
 template <typename Group>
 struct TellsReconfigure<Group, std::void_t<decltype(std::declval<Group>().enable_reconfigure)>> : std::true_type {};
@@ -97,7 +98,7 @@ template <typename Group> bool wants_reconfigure(const Group &group) {
     else return false;
 }
 
-/* Streams tell their native handle from 2.12 on; `otherwise` finds it before. */
+/* Streams have a native handle from 2.12 on; `otherwise` finds it before. */
 template <typename Stream, typename = void> struct TellsHandle : std::false_type {};
 template <typename Stream>
 struct TellsHandle<Stream, std::void_t<decltype(std::declval<Stream>().native_handle())>> : std::true_type {};
@@ -107,12 +108,12 @@ template <typename Stream> void *handle_of(const Stream &stream, void *(*otherwi
     else return otherwise(stream);
 }
 
-/* Calls a body that compiles for these arguments; one that does not, for want of a member, is left out. */
+/* Calls a body if it compiles for these arguments; a body that uses a missing member is left out. */
 template <typename Body, typename... Args> void where_valid(Body body, Args &...args) {
     if constexpr (std::is_invocable_v<Body, Args &...>) body(args...);
 }
 
-/* The name that PyTorch has given a backend's group since it was made (2.5); the flight recorder knows the group by it. */
+/* The name that PyTorch gives a backend's group after its creation (2.5); the flight recorder uses it. */
 template <typename Group, typename = void> struct HasUid : std::false_type {};
 template <typename Group>
 struct HasUid<Group, std::void_t<decltype(std::declval<Group>().getGroupUid())>> : std::true_type {};
@@ -122,7 +123,7 @@ template <typename Group> std::string uid_of(const Group &group) {
     else return "";
 }
 
-/* What these options say of the group, as far as this PyTorch's can. */
+/* Copies what these options contain about the group, as far as this version of PyTorch supports it. */
 inline void take_group(c10d::Backend::Options &to, const c10d::Backend::Options &from) {
     where_valid([](auto &a, auto &b) -> decltype(a.group_name = b.group_name) { return a.group_name = b.group_name; },
                 to, from);

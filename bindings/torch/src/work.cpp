@@ -21,8 +21,8 @@ std::atomic<int> callbacks_running{0};
 
 using c10::ivalue::Future;
 
-/* A callback that runs. When the process ends it must not touch tensors: letting go of one may need Python's lock, which
- * then ends the thread. So what a callback that comes too late holds is left behind. */
+/* A running callback. When the process ends a callback must not touch tensors: releasing one may need the GIL, and
+ * requesting the GIL then ends the thread. So the tensors of a callback that comes too late are leaked. */
 class Callback {
 public:
     Callback() {
@@ -42,7 +42,7 @@ struct Legacy {
     std::function<void()> end_event;
     std::vector<std::function<void(const Work::End &)>> known;
     tutti_work *handle;
-    std::shared_ptr<tutti_comm> comm; /* last: the operation's handle goes first */
+    std::shared_ptr<tutti_comm> comm; /* last member: the operation's handle is destroyed first */
 };
 
 std::chrono::duration<float, std::milli> duration_of(tutti_work *handle) {
@@ -138,7 +138,7 @@ void Work::settle() {
         recordFunctionEndCallback_ = nullptr;
     }
     calls.swap(known_);
-    auto comm = std::move(comm_); /* goes without the lock */
+    auto comm = std::move(comm_); /* destroyed without the lock */
     lock.unlock();
     for (auto &call : calls) call(end());
 }
@@ -188,7 +188,7 @@ void Work::synchronize() {
 
 void Work::check_begun() const {
     TORCH_CHECK(!unbegun_, "tutti: this operation belongs to a batch that has not begun: wait for the work that the "
-                           "coalescing manager gives");
+                           "coalescing manager returns");
 }
 
 void Work::throw_late(std::chrono::milliseconds timeout) const {
@@ -213,7 +213,7 @@ void Work::abort() {
 
 float Work::getDuration() const {
     TORCH_CHECK(timed_,
-                "tutti: the duration of an operation is told if it began after group._enable_collectives_timing()");
+                "tutti: durations are known only for operations that began after group._enable_collectives_timing()");
     return (handle_ == nullptr ? took_ : duration_of(handle_)).count();
 }
 

@@ -1,11 +1,11 @@
 /*
  * c10d's Work over tutti_work.
  *
- * The engine ends an operation; `settle` then does, once, what is left: copies outputs back, notes the error, ends the
- * profiler's event. The first thread that looks does it: a waiter, a poller, or the callback that a future asked for. A
- * Work that is dropped while its operation runs leaves its operands to such a callback.
+ * The engine ends an operation; `settle` then does the rest, once: it copies outputs back, stores the error, and
+ * ends the profiler's event. The first thread that sees the end does it: a waiter, a poller, or the callback that a
+ * future asked for. A Work that is dropped while its operation runs leaves its operands to such a callback.
  *
- * Operations on CUDA tensors have a kind of their own: stream_work.h.
+ * Operations on CUDA tensors have a class of their own: stream_work.h.
  */
 #pragma once
 
@@ -16,10 +16,11 @@
 
 namespace torch_tutti {
 
-/* Throws what a failed call means in Python: ArgumentError for a wrong argument, else DistBackendError. */
+/* Throws the Python error for a failed call: ArgumentError for a wrong argument, else DistBackendError. */
 [[noreturn]] void throw_status(tutti_status status, const std::string &text,
                                const std::string &gloo_when_late = "Timed out waiting");
-/* From now on such errors end with what Gloo says in their place: programs look for that to tell lost ranks from bugs. */
+/* From now on such errors end with Gloo's text for the same case: programs look for that text to tell lost ranks
+ * from bugs. */
 void add_gloos_words();
 inline void check(tutti_status status) {
     if (C10_UNLIKELY(status != TUTTI_OK)) throw_status(status, tutti_last_error());
@@ -35,14 +36,14 @@ public:
     tutti_work **handle() {
         return &handle_;
     }
-    /* Keeps the communicator until the operation has ended: the group may be dropped before. */
+    /* Keeps the communicator until the operation has ended: the group may be dropped earlier. */
     void keep(std::shared_ptr<tutti_comm> comm) {
         comm_ = std::move(comm);
     }
     const Operands &operands() const {
         return operands_;
     }
-    /* The operation has ended well on the calling thread. */
+    /* The operation has ended without an error on the calling thread. */
     void end_here();
     /* Part of a batch that has not begun: it cannot be waited for. */
     void mark_unbegun() {
@@ -63,7 +64,7 @@ public:
     std::chrono::milliseconds getTimeout() const { /* overrides where PyTorch has it */
         return timeout_;
     }
-    /* No other operation of the process has it: a hook may hear of the end when the work is gone. */
+    /* Unique among the operations of the process: a hook may be called for the end after the work is destroyed. */
     uint64_t getCompletionKey() const { /* overrides where PyTorch has it (2.15) */
         return key_;
     }
@@ -73,7 +74,7 @@ public:
     void set_timed(bool timed) {
         timed_ = timed;
     }
-    /* How long it took, where it ended before the call returned. */
+    /* The duration of an operation that ended before the call returned. */
     void set_duration(std::chrono::duration<float, std::milli> took) {
         took_ = took;
     }
@@ -94,12 +95,12 @@ protected:
     void settle();
     End end() const;
     void check_begun() const;
-    /* How a future of the results looks, and what it is given. */
+    /* The type of the future's value, and the value. */
     c10::TypePtr future_type() const;
     c10::IValue future_value() const;
     [[noreturn]] void throw_late(std::chrono::milliseconds timeout) const;
 
-    tutti_work *handle_ = nullptr; /* none: it ended before the call returned, or has not begun */
+    tutti_work *handle_ = nullptr; /* null: it ended before the call returned, or has not begun */
     Operands operands_;
     bool unbegun_ = false;
     /* Guarded by mutex_ of the base. */
@@ -115,14 +116,15 @@ private:
     std::chrono::milliseconds timeout_{0};
     std::chrono::duration<float, std::milli> took_{0};
     bool timed_ = false;
-    /* The rest is guarded by mutex_ of the base. */
-    bool watched_ = false, told_ = false; /* the engine will call `ended`; it has */
+    /* The rest is guarded by the base's mutex_. watched_: the engine will call `ended`; told_: it has. */
+    bool watched_ = false, told_ = false;
     std::vector<std::function<void(Work &)>> calls_;
     std::vector<std::function<void(const End &)>> known_;
     c10::intrusive_ptr<c10::ivalue::Future> future_result_;
 };
 
-/* The process ends: callbacks do nothing from now on. Waits so long for those that run; true when none is left. */
+/* The process ends: callbacks do nothing from now on. Waits up to `limit` for the running ones; true when none is
+ * left. */
 bool stop_callbacks(std::chrono::milliseconds limit);
 
 } // namespace torch_tutti

@@ -184,7 +184,7 @@ def wrong_arguments(context):
     """They raise on the caller, and the group stays whole."""
     start(context)
     own, host = filled(4, 1), torch.ones(4 * context.size)
-    raises(ValueError, "in one place", lambda: dist.all_gather_into_tensor(host, own))
+    raises(ValueError, "on one device", lambda: dist.all_gather_into_tensor(host, own))
     dist.all_reduce(own)
     raises(ValueError, "cuda:0", lambda: dist.all_reduce(filled(4, 1, index=1)))
     fresh = dist.new_group()

@@ -188,7 +188,7 @@ class Hooks(unittest.TestCase):
 
     def test_a_group_has_one_hook(self):
         for text, first, other in ranks.run(2, once):
-            self.assertIn("has a completion hook already", text)
+            self.assertIn("already has a completion hook", text)
             self.assertEqual((first, other), (1, 0))
 
     def test_a_hook_may_use_other_groups(self):

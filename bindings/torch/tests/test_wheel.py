@@ -68,7 +68,7 @@ class Wheel(unittest.TestCase):
     def test_a_driver_is_asked_and_its_reason_told(self):
         fake = {"LD_LIBRARY_PATH": os.path.dirname(FAKE_DRIVER)}
         self.assertRegex(gpu_line(FAKE_DRIVER_VERSION="9020", **fake), r"the driver is for CUDA 9\.2, this build needs one for \d+\.0 or later")
-        self.assertIn("the driver (for CUDA 99.1) says: ", gpu_line(FAKE_DRIVER_VERSION="99010", **fake))
+        self.assertIn("the driver (for CUDA 99.1) reports: ", gpu_line(FAKE_DRIVER_VERSION="99010", **fake))
 
     def test_what_gpus_lack_is_told(self):
         self.assertRegex(gpu_line(), r"^\d+$|^none that Tutti can use: .*(driver|nvcc|TUTTI_CUDA)")

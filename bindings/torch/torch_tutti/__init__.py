@@ -2,8 +2,9 @@
 
     torch.distributed.init_process_group("tutti")
 
-needs no import of this package: PyTorch finds it. What else it offers is below; `python -m torch_tutti` tells what is
-installed and tries it, `python -m torch_tutti run script.py` runs a program with Tutti in Gloo's place.
+needs no import of this package: PyTorch finds it. The package's other functions are below; `python -m torch_tutti`
+shows what is installed and tests it, `python -m torch_tutti run script.py` runs a program with Tutti in Gloo's
+place.
 """
 import atexit
 import os
@@ -26,9 +27,10 @@ _C, _built_for = _extension.load(_build, __name__)
 
 
 def _ask_for_queues():
-    """CUDA gives a process 8 hardware queues unless this variable says otherwise when it starts, and streams that share one run in
-    order. A stream that waits for another rank would stop those that share its queue, so there is to be one for each stream. The
-    clients of NVIDIA's MPS share one pool of queues, which has no 32 for each: 8 clients that ask for them find no GPU."""
+    """A CUDA process has 8 hardware queues unless this variable is set when it starts, and streams that share a
+    queue run in order. A stream that waits for another rank would block the streams of its queue, so each stream
+    needs a queue of its own. The clients of NVIDIA's MPS share one pool of queues, which does not have 32 for each:
+    8 clients that request 32 find no GPU."""
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     under_mps = os.path.exists(os.path.join(pipes, "control"))
     if torch.version.cuda is not None and not torch.cuda.is_initialized() and not under_mps:
@@ -53,17 +55,17 @@ _ANY_OPTIONS = tuple(getattr(owner, "Options") for owner in (_c10d.Backend, _c10
 
 
 def _create_backend(group, options):
-    """The backend of a new group. Options of another backend are not ours to judge: in "cpu:tutti,cuda:nccl" PyTorch
-    hands both the same ones."""
+    """The backend of a new group. Options of another backend are ignored: in "cpu:tutti,cuda:nccl" PyTorch passes
+    the same options to both."""
     if options is not None and not isinstance(options, (Options,) + _ANY_OPTIONS):
         raise TypeError(f"pg_options must be a torch_tutti.Options, not {type(options).__name__}")
     return _C.create_backend(group, options if isinstance(options, Options) else None)
 
 
 def empty(*size, dtype=None, device="cpu", requires_grad=False):
-    """Like torch.empty, in memory that all ranks of the host can reach: collectives on it copy less."""
+    """Like torch.empty, in memory that all ranks of the host can access: collectives on it copy less."""
     if torch.device(device).type != "cpu":
-        raise NotImplementedError(f"torch_tutti.empty has CPU tensors only, not {device}")
+        raise NotImplementedError(f"torch_tutti.empty supports CPU tensors only, not {device}")
     if len(size) == 1 and not isinstance(size[0], int):
         size = tuple(size[0])
     tensor = torch.empty(0, dtype=dtype or torch.get_default_dtype())
@@ -78,24 +80,25 @@ def zeros(*size, dtype=None, device="cpu", requires_grad=False):
 
 
 def is_shareable(tensor):
-    """Whether the tensor's memory is such that all ranks of the host can reach it."""
+    """Whether all ranks of the host can access the tensor's memory."""
     return _C.shareable(tensor)
 
 
 def use_allocator(min_bytes=1 << 20):
-    """From now on CPU tensors of at least `min_bytes` are made in the memory of `empty`; 0: no longer.
+    """From now on CPU tensors of at least `min_bytes` are allocated in the memory of `empty`; 0: no longer.
 
-    Such memory is not copied when the process forks: what a child writes to these tensors, its parent sees. See
+    Such memory is not copied when the process forks: the parent sees what a child writes to these tensors. See
     "What a fork shares" in docs/pytorch.md before using it with DataLoader workers.
     """
     _C.use_allocator(min_bytes)
 
 
 def replace_gloo():
-    """From now on groups of "gloo" are Tutti's, under Gloo's name, in this process and in those that it starts: what
-    TUTTI_AS_GLOO=1 does, for a program that has imported torch already. See "In Gloo's place" in docs/pytorch.md.
+    """From now on groups of "gloo" are Tutti's, under Gloo's name, in this process and in those that it starts: the
+    effect of TUTTI_AS_GLOO=1, for a program that has imported torch already. See "In Gloo's place" in
+    docs/pytorch.md.
 
-    A second call changes nothing. RuntimeError: there is a group of Gloo's already.
+    A second call changes nothing. Raises RuntimeError if a group of Gloo exists already.
     """
     from . import _as_gloo
 
@@ -103,18 +106,21 @@ def replace_gloo():
 
 
 def redistribute(tensors, mesh, placements, *, grad_placements=None):
-    """A DTensor, or a list of them in one round, on `mesh` (None: its own) with `placements`.
+    """Redistributes a DTensor, or a list of them in one round, to `mesh` (None: its own) with `placements`.
 
-    `mesh` may be another DeviceMesh, of equal, other, more or fewer ranks of the default group, whose CPU backend must be Tutti
-    (in Gloo's place, too). `placements` may be any of Shard, Replicate and Partial, as may those of the DTensor; sizes need not be
-    divisible. _StridedShard is known where it says in which order mesh dimensions split one evenly. For a list, `mesh` and
-    `placements` are those of all, or lists with one for each.
+    `mesh` may be another DeviceMesh, of equal, other, more or fewer ranks of the default group, whose CPU backend
+    must be Tutti (also in Gloo's place). `placements` may be any of Shard, Replicate and Partial, as may those of
+    the DTensor; sizes need not be divisible. _StridedShard is supported where it describes the order in which mesh
+    dimensions split a tensor dimension evenly. For a list, `mesh` and `placements` are those of all tensors, or
+    lists with one for each.
 
-    The result's shards are contiguous. Where nothing changes it is the DTensor itself. It is differentiable: the gradient gets the
-    DTensor's mesh and its placements, with Replicate for Partial, or `grad_placements` (as `placements`, of its own meshes).
+    The result's shards are contiguous. Where nothing changes it is the DTensor itself. It is differentiable: the
+    gradient gets the DTensor's mesh and its placements, with Replicate for Partial, or `grad_placements` (given
+    like `placements`, on its own mesh).
 
-    All ranks of both meshes call it, in the same order as other redistributions, with equal arguments; a difference is an error on
-    all of them. A rank that is in neither need not call it, and gets what DTensor has there, a shard without elements.
+    All ranks of both meshes must call it, in the same order as other redistributions, with equal arguments; a
+    difference is an error on all of them. A rank that is in neither mesh need not call it, and gets what DTensor
+    has there, a shard without elements.
     """
     from . import _redistribute
 
@@ -122,11 +128,12 @@ def redistribute(tensors, mesh, placements, *, grad_placements=None):
 
 
 def improve_dtensor():
-    """From now on DTensor's own redistributions on CPU meshes of Tutti's groups go by Tutti: what takes PyTorch several steps
-    by the plan of `redistribute`, and from one Shard to another by an all_to_all. What computes on DTensors gets this, too.
+    """From now on DTensor's own redistributions on CPU meshes of Tutti's groups use Tutti: several steps of PyTorch
+    are replaced by the plan of `redistribute`, and a change from one Shard to another by an all_to_all. Operators
+    on DTensors use this, too.
 
-    It replaces private functions of PyTorch's. Where these are not those that it knows, it changes nothing, logs one line and gives
-    False; else True. Call it on all ranks. Tracing and debug modes are not touched.
+    It replaces private functions of PyTorch. If these differ from the supported ones, it changes nothing, logs one
+    line and returns False; else it returns True. Call it on all ranks. Tracing and debug modes are not affected.
     """
     from . import _improve_dtensor
 
@@ -134,13 +141,14 @@ def improve_dtensor():
 
 
 def reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, *, shapes=None, dtypes=None):
-    """Shards of tensors from ranks that have them to ranks that want them, in one round: weights from trainers to generators.
+    """Sends shards of tensors from the ranks that have them to ranks that need them, in one round: for example
+    weights from trainers to generators.
 
-    `buffers` is this rank's shard, or a list of them; None, or a list of as many Nones, on a rank outside `src_mesh`. Gives this
-    rank's shard in `dst_mesh`, or a list of them; None where it is outside. The placements are those of all tensors, or a list with
-    one sequence of them for each. `shapes` (of the whole tensors) and `dtypes`, given on all ranks, spare a small exchange that
-    finds them. Ranks may be in both meshes, in one, or, without calling this, in none; all of `redistribute` applies, and nothing
-    is differentiated.
+    `buffers` is this rank's shard, or a list of shards; None, or a list of as many Nones, on a rank outside
+    `src_mesh`. Returns this rank's shard in `dst_mesh`, or a list of shards; None on a rank outside of it. The
+    placements are those of all tensors, or a list with one sequence for each. `shapes` (of the whole tensors) and
+    `dtypes`, given on all ranks, avoid a small exchange that finds them. Ranks may be in both meshes, in one, or,
+    without calling this, in none; otherwise it works like `redistribute`, but nothing is differentiated.
     """
     from . import _redistribute
 
@@ -148,7 +156,7 @@ def reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, *, shap
 
 
 def versions():
-    """The versions that matter in a report."""
+    """The versions to include in a bug report."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

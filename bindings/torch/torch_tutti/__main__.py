@@ -1,6 +1,6 @@
-"""python -m torch_tutti: what is installed, and whether it works between two processes of this machine.
+"""python -m torch_tutti: shows what is installed, and tests whether it works between two processes of this machine.
 
-python -m torch_tutti run script.py ...: the program, with Tutti in Gloo's place.
+python -m torch_tutti run script.py ...: runs the program with Tutti in Gloo's place.
 """
 import argparse
 import glob
@@ -29,12 +29,12 @@ def _print_installation(torch_tutti):
 
 
 def _registered():
-    """How `init_process_group("tutti")` finds us."""
+    """How PyTorch finds the backend for `init_process_group("tutti")`."""
     import torch
     from torch.distributed.distributed_c10d import Backend
 
     if hasattr(Backend, "_ensure_backend_registered"):
-        return "by PyTorch, when the name is asked for"
+        return "by PyTorch, when the name is first used"
     if not hasattr(torch, "_import_device_backends"):
         return "after `import torch_tutti` (this PyTorch has no entry points)"
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
@@ -46,7 +46,7 @@ def _shareable_memory(torch_tutti):
     try:
         tensor = torch_tutti.zeros(1 << 18)
         tensor += 1
-        return "yes" if torch_tutti.is_shareable(tensor) else "no: the allocator gave other memory"
+        return "yes" if torch_tutti.is_shareable(tensor) else "no: the allocator returned other memory"
     except Exception as error:
         return f"no: {error}"
 

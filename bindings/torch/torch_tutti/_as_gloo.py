@@ -1,6 +1,7 @@
-"""Tutti in Gloo's place: how groups are made there, and what is said of calls that the real Gloo did.
+"""Tutti in Gloo's place: creates the groups, and reports the calls that the real Gloo did.
 
-See torch_tutti_autoload.as_gloo for how the place is taken, and src/as_gloo.h for which calls go to the real Gloo.
+See torch_tutti_autoload.as_gloo for how the class is replaced, and src/as_gloo.h for which calls go to the real
+Gloo.
 """
 import multiprocessing.util
 import os
@@ -12,16 +13,16 @@ from torch_tutti_autoload import as_gloo
 from . import _C
 
 RECONFIGURE = ("groups", "enable_reconfigure")
-_calls = {}  # (call, why) -> how many, of groups in which this process is rank 0
+_calls = {}  # (call, why) -> number of calls, in groups in which this process is rank 0
 
 
 def replace_gloo():
     """From now on groups of "gloo" are Tutti's, under Gloo's name, in this process and in those that it starts.
 
-    A second call changes nothing. RuntimeError: there is a group of Gloo's already.
+    A second call changes nothing. Raises RuntimeError if a group of Gloo exists already.
     """
     if not distributed_c10d.is_gloo_available():
-        raise RuntimeError("torch_tutti.replace_gloo(): this PyTorch was built without Gloo, so there is no place to take")
+        raise RuntimeError("torch_tutti.replace_gloo(): this PyTorch was built without Gloo, so there is nothing to replace")
     if as_gloo.gloo is None:
         there = [name for group, name in distributed_c10d._world.pg_names.items() if _has_gloo(group)]
         if there:
@@ -36,7 +37,7 @@ def _has_gloo(group):
 
 
 def create(store, rank, size, timeout=distributed_c10d.default_pg_timeout, enable_reconfigure=False, options=None):
-    """What ProcessGroupGloo(...) makes; like there, options may be the fourth argument."""
+    """What ProcessGroupGloo(...) returns; as there, options may be the fourth argument."""
     if isinstance(timeout, as_gloo.gloo._Options):
         timeout, options = distributed_c10d.default_pg_timeout, timeout
     if options is not None:
@@ -49,7 +50,7 @@ def create(store, rank, size, timeout=distributed_c10d.default_pg_timeout, enabl
 
 
 def _give_buckets_memory():
-    """As for groups of "tutti": DDP takes its buckets from the group, unless that has NCCL too."""
+    """As for groups of "tutti": DDP allocates its buckets with the group, unless the group has NCCL too."""
     from torch_tutti_autoload import _backends_of_group
 
     frame = sys._getframe(1)

@@ -1,9 +1,9 @@
-"""Which of the package's extensions serves the PyTorch that is here, and loading it as torch_tutti._C.
+"""Chooses the extension of the package for the PyTorch in use, and loads it as torch_tutti._C.
 
-A wheel may have several, each built for a minor version of PyTorch and for one C++ ABI, since PyTorch's C++ interface changes
-with both. Old headers leave the ABI of pybind11 open as well: by it, extensions find PyTorch's types. What a PyTorch is besides
-(a patch release, for the CPU or for CUDA) does not matter. Invariant: an extension of another PyTorch is never loaded, since it
-would crash, or fail with words that nobody can read.
+A wheel may have several, each built for a minor version of PyTorch and for one C++ ABI, since PyTorch's C++
+interface changes with both. Old headers leave the ABI of pybind11 open as well: extensions use it to find PyTorch's
+types. Other properties of a PyTorch (a patch release, for the CPU or for CUDA) do not matter. Invariant: an
+extension of another PyTorch is never loaded, since it would crash, or fail with a text that is hard to read.
 """
 import importlib.machinery
 import importlib.util
@@ -21,7 +21,7 @@ def _minor(version):
 
 
 def _minors(extensions):
-    """In words: 2.4, or 2.4, 2.9 or 2.15."""
+    """The versions as a text: 2.4, or 2.4, 2.9 or 2.15."""
     minors = list(dict.fromkeys(_minor(version) for _, version, _, _ in extensions))
     return " or ".join(filter(None, (", ".join(minors[:-1]), minors[-1])))
 
@@ -31,7 +31,8 @@ def _abi(cxx11_abi):
 
 
 def choose(extensions, version, cxx11_abi, pybind):
-    """(name, PyTorch it was built for) for a PyTorch of this version and these ABIs; ImportError: there is none."""
+    """Returns (name, PyTorch it was built for) for a PyTorch of this version and these ABIs; ImportError: there is
+    none."""
     of_minor = [one for one in extensions if _minor(one[1]) == _minor(version)]
     if not of_minor:
         raise ImportError(f"torch_tutti was built for PyTorch {_minors(extensions)}, and this is {version}; {BUILD_IT}")
@@ -54,11 +55,11 @@ def _find_file(folder, name, python):
     if python != here:
         raise ImportError(f"torch_tutti in {folder} was built for another Python ({python}, this is {here}); install it with this "
                           f"one: {sys.executable} -m pip install --force-reinstall --no-deps, and the wheel that pip takes for it")
-    raise ImportError(f"torch_tutti is not whole: there is no {name} in {folder}; install it again (--force-reinstall --no-deps)")
+    raise ImportError(f"torch_tutti is incomplete: there is no {name} in {folder}; install it again (--force-reinstall --no-deps)")
 
 
 def load(build, package):
-    """The extension as the module `package`._C, and the PyTorch that it was built for."""
+    """Loads the extension as the module `package`._C; returns the PyTorch that it was built for."""
     import torch
 
     if not torch.distributed.is_available():

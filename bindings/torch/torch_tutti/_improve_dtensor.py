@@ -1,8 +1,8 @@
 """DTensor's own redistributions by Tutti: see improve_dtensor in __init__.py.
 
-Two functions of PyTorch's are replaced where they are looked up. Their names are private, so they are compared with what they are
-known to be before anything is changed. What is not an ordinary call (tracing, a dispatch mode, other placements, another backend, a
-target that is partial) goes to PyTorch's.
+Two functions of PyTorch are replaced in the modules that look them up. Their names are private, so they are
+compared with the supported versions before anything is changed. Calls that are not ordinary (tracing, a dispatch
+mode, other placements, another backend, a target that is partial) go to PyTorch's functions.
 """
 import functools
 import importlib
@@ -27,7 +27,7 @@ def _positional(function):
 
 
 def _find():
-    """name -> (the function, modules that have it), or why they are not what is known."""
+    """Returns name -> (the function, modules that have it), or the reason why they are not the supported ones."""
     found = {}
     for name, places in _PLACES.items():
         try:
@@ -43,7 +43,7 @@ def _find():
         found[name] = function, modules
     infos = getattr(found["redistribute_local_tensor"][1][0], "_gen_transform_infos", None)
     if infos is None or _positional(getattr(infos, "__wrapped__", infos))[:2] != ["src_spec", "dst_spec"]:
-        return "_gen_transform_infos is another one"
+        return "_gen_transform_infos is a different function"
     return found
 
 
@@ -77,7 +77,7 @@ def _shard_dim_alltoall(original):
 
 def _redistribute_local_tensor(original, transform_infos):
     def journey(local, current, target):
-        """None: it is for PyTorch."""
+        """None: PyTorch handles it."""
         mesh = current.mesh
         if not _is_ordinary(local, mesh) or mesh != target.mesh or any(one.is_partial() for one in target.placements):
             return None
@@ -109,8 +109,8 @@ def improve_dtensor():
         return True
     found = _find()
     if isinstance(found, str):
-        _log.warning("torch_tutti.improve_dtensor() leaves DTensor as it is: it knows PyTorch's private functions of other "
-                     "versions than %s (%s)", torch.__version__, found)
+        _log.warning("torch_tutti.improve_dtensor() leaves DTensor as it is: it supports the private functions of other "
+                     "versions of PyTorch than %s (%s)", torch.__version__, found)
         return False
     transform_infos = found["redistribute_local_tensor"][1][0]._gen_transform_infos
     made = {"redistribute_local_tensor": _redistribute_local_tensor(found["redistribute_local_tensor"][0], transform_infos),

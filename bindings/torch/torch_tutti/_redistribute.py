@@ -1,9 +1,9 @@
-"""DTensors from any layout to any other: see redistribute and reshard in __init__.py.
+"""Converts DTensors from any layout to any other: see redistribute and reshard in __init__.py.
 
-A call is turned into journeys, one for each tensor: (shape, dtype, source, target), where source and target are (ranks, axes, sbp)
-as the library's tensor.h has them. Journeys that set out together are one plan, kept for the next time. Making a plan is collective
-over the ranks that it has, so all of them must drop it at the same call, too: plans are counted by their set of ranks, all of which
-make and use the same plans of this set in the same order.
+A call is turned into journeys, one for each tensor: (shape, dtype, source, target), where source and target are
+(ranks, axes, sbp) as in the library's tensor.h. The journeys of one call are one plan, which is cached. Creating a
+plan is collective over its ranks, so all of them must drop it at the same call, too: plans are counted per set of
+ranks, all of which create and use the same plans of this set in the same order.
 """
 import collections
 import math
@@ -27,7 +27,7 @@ _meshes = weakref.WeakKeyDictionary()  # mesh -> (its ranks, its shape)
 
 
 class _Group:
-    """What is kept for the default group as long as it is there."""
+    """The state kept for the default group while it exists."""
 
     def __init__(self, group):
         self.backend = _cpu_backend(group)
@@ -59,7 +59,7 @@ def _cpu_backend(group):
     backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
     if not isinstance(backend, _C.Backend):
         raise RuntimeError("torch_tutti: DTensors are redistributed by Tutti's backend of the default group for CPU tensors, and "
-                           f'this group is of {dist.get_backend()}: call init_process_group("tutti"), or with '
+                           f'this group uses {dist.get_backend()}: call init_process_group("tutti"), or with '
                            '"cpu:tutti,cuda:nccl", or '
                            "put Tutti in Gloo's place (TUTTI_AS_GLOO=1)")
     return backend
@@ -67,7 +67,7 @@ def _cpu_backend(group):
 
 def _group():
     if not dist.is_initialized():
-        raise RuntimeError('torch_tutti: no process group is there: call torch.distributed.init_process_group("tutti") first')
+        raise RuntimeError('torch_tutti: there is no process group: call torch.distributed.init_process_group("tutti") first')
     world = dist.group.WORLD
     found = _groups.get(world)
     if found is None:
@@ -80,7 +80,7 @@ def _ranks_of(mesh):
     found = _meshes.get(mesh)
     if found is None:
         if mesh.device_type != "cpu":
-            raise NotImplementedError("torch_tutti.redistribute works on meshes of CPUs so far, and this one is of "
+            raise NotImplementedError("torch_tutti.redistribute supports only meshes of CPUs, and this one is of "
                                       f"{mesh.device_type}")
         found = _meshes[mesh] = tuple(mesh.mesh.flatten().tolist()), tuple(mesh.mesh.shape)
     return found
@@ -90,7 +90,7 @@ def _ranks_of(mesh):
 
 
 def _normalized(placements, mesh, ndim):
-    """As DTensor has them: a tuple, dimensions not negative."""
+    """In DTensor's form: a tuple, dimensions not negative."""
     placements = tuple(placements)
     axes = len(_ranks_of(mesh)[1])
     if len(placements) != axes:
@@ -114,15 +114,16 @@ def _word(placement):
         return f"S{placement.dim}"
     if type(placement) is Partial:
         return f"P({placement.reduce_op})"
-    raise NotImplementedError(f"torch_tutti.redistribute knows Shard, Replicate and Partial, not {placement}; call DTensor's "
+    raise NotImplementedError(f"torch_tutti.redistribute supports Shard, Replicate and Partial, not {placement}; call DTensor's "
                               "own redistribute first")
 
 
 def _orders(placements, sizes, shape):
-    """Tensor dimension -> the mesh dimensions that split it, the first to split first, where that is not their own order.
+    """Maps a tensor dimension to the mesh dimensions that split it, the first to split first, where that is not
+    their own order.
 
-    A _StridedShard of split_factor k is applied behind mesh dimensions to its right that make k parts together. Its shards are
-    boxes, and those that this order gives, if they are of one size.
+    A _StridedShard of split_factor k is applied after mesh dimensions to its right that make k parts together. Its
+    shards are boxes, equal to those of this order, if all have one size.
     """
     orders = {}
     for axis in reversed(range(len(placements))):
@@ -165,7 +166,8 @@ def _side(mesh, placements, shape, orders=None):
 
 
 def _own_orders(spec):
-    """An order of mesh dimensions that the placements do not show, where this PyTorch keeps one; None: there is none."""
+    """The order of mesh dimensions that the placements do not show, where this PyTorch keeps one; None: there is
+    none."""
     orders = getattr(spec, "shard_order", None)
     if not orders:
         return None
@@ -181,7 +183,7 @@ def side_of_spec(spec):
 
 
 class _Way:
-    """Where one DTensor goes."""
+    """The target of one DTensor."""
 
     __slots__ = ("mesh", "placements", "shape", "journey", "stays")
 
@@ -210,7 +212,7 @@ def _takes_part(journeys, rank):
 
 
 def carry(journeys, shards):
-    """What this rank has of the targets."""
+    """This rank's shards of the targets."""
     if not _takes_part(journeys, dist.get_rank()):
         return [torch.empty(0, dtype=journey[1]) for journey in journeys]
     return _group().plan(journeys).run(shards)
@@ -247,7 +249,7 @@ class _Moved(torch.autograd.Function):
 
 
 def _back(tensor, placements):
-    """Mesh and placements of its gradient."""
+    """Mesh and placements of the gradient."""
     if placements is None:
         placements = [Replicate() if one.is_partial() else one for one in tensor.placements]
     return tensor.device_mesh, _normalized(placements, tensor.device_mesh, tensor.ndim)
@@ -261,7 +263,7 @@ def _together(tensors, targets, grad_placements):
 
 
 def _for_each(given, count, is_one, what):
-    """A list with one for each tensor."""
+    """Returns a list with one item for each tensor."""
     if given is None or is_one(given):
         return [given] * count
     given = list(given)
@@ -281,7 +283,7 @@ def redistribute(tensors, mesh, placements, grad_placements):
     for tensor in tensors:
         if not isinstance(tensor, DTensor):
             raise TypeError(f"torch_tutti.redistribute takes a DTensor or a list of them, not {type(tensor).__name__}; for plain "
-                            "tensors there is torch_tutti.reshard")
+                            "tensors use torch_tutti.reshard")
     count = len(tensors)
     meshes = _for_each(mesh, count, lambda one: not isinstance(one, (list, tuple)), "meshes")
     targets = list(zip(meshes, _for_each(placements, count, _are_placements, "lists of placements")))
@@ -295,7 +297,7 @@ _DTYPES = sorted((one for one in vars(torch).values() if isinstance(one, torch.d
 
 
 def _described(shard):
-    """dtype, number of dimensions, extents."""
+    """dtype, number of dimensions and extents."""
     if shard is None:
         return [0] * (2 + _MOST_AXES)
     if shard.ndim > _MOST_AXES:
@@ -304,7 +306,8 @@ def _described(shard):
 
 
 def _whole_shape(rows, sizes, placements):
-    """From one row per rank of the mesh: along the mesh dimensions that split a dimension its parts add up."""
+    """From one row per rank of the mesh: along the mesh dimensions that split a dimension, the extents of its parts
+    are added."""
     shape = list(rows[0][2:2 + rows[0][1]])
     grid = torch.arange(len(rows)).reshape(sizes)
     for dim in range(len(shape)):
@@ -315,7 +318,7 @@ def _whole_shape(rows, sizes, placements):
 
 
 def _found(buffers, src_mesh, dst_mesh, placements):
-    """Shapes and dtypes, which ranks of the target do not know."""
+    """Shapes and dtypes, for ranks of the target, which do not have them."""
     src_ranks, sizes = _ranks_of(src_mesh)
     ranks = tuple(sorted({*src_ranks, *_ranks_of(dst_mesh)[0]}))
     rows = torch.tensor([[_described(shard) for shard in buffers]], dtype=torch.int64)
@@ -347,7 +350,7 @@ def reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, shapes,
     sources = _for_each(src_placements, count, _are_placements, "lists of placements")
     targets = _for_each(dst_placements, count, _are_placements, "lists of placements")
     if (shapes is None) != (dtypes is None):
-        raise ValueError("torch_tutti.reshard: shapes and dtypes are given together, or not at all")
+        raise ValueError("torch_tutti.reshard: give both shapes and dtypes, or neither")
     if shapes is None:
         shapes, dtypes = _found(buffers, src_mesh, dst_mesh, sources)
     elif single:

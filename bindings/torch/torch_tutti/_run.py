@@ -3,7 +3,7 @@
   python -m torch_tutti run script.py ARGUMENTS...
   python -m torch_tutti run -m module ARGUMENTS...
 
-The program, and the processes that it starts, need no other change: it is what TUTTI_AS_GLOO=1 does.
+The program, and the processes that it starts, need no other change: this sets TUTTI_AS_GLOO=1.
 """
 import importlib.util
 import os

@@ -1,7 +1,7 @@
-"""Two processes that make a group and reduce: run by python -m torch_tutti, about a second each after their start.
+"""Two processes that form a group and reduce: run by python -m torch_tutti, about a second each after their start.
 
 The parent starts this file once per rank with the folder of a FileStore; rank 0 answers with a line of JSON on its
-standard output. Any other end is a failure, told with the last line of the rank's errors.
+standard output. Any other end is a failure, reported with the last line of the rank's errors.
 """
 import datetime
 import json
@@ -13,11 +13,11 @@ import time
 
 RANKS = 2
 SECONDS = 0.2  # of measuring, per size
-LIMIT_S = 180  # for all of it: importing PyTorch is most, on a machine with ten busy processes per core a minute and more
+LIMIT_S = 180  # in all; mostly importing PyTorch, which takes over a minute with ten busy processes per core
 
 
 def run():
-    """(facts, None), or (what was found so far, why it failed)."""
+    """Returns (facts, None), or (the facts found so far, why it failed)."""
     with tempfile.TemporaryDirectory(prefix="torch_tutti_") as folder:
         environment = dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR")
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
@@ -48,7 +48,7 @@ def _collect(ranks, deadline):
 
 
 def _median_us(dist, tensor, group):
-    """Time of one all_reduce: median over SECONDS, agreed on by counting alike on both ranks."""
+    """Time of one all_reduce: median over SECONDS; both ranks make the same number of calls."""
     times = []
     for _ in range(20):
         dist.all_reduce(tensor, group=group)

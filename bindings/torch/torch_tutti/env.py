@@ -1,8 +1,9 @@
-"""Who this process is, how many there are, and RDMA: what oneflow.env and oneflow.distributed have under these names.
+"""The rank of this process, the number of ranks, and RDMA: the functions of oneflow.env and oneflow.distributed.
 
-Before a group is there, the launcher's variables answer: those of torchrun and tuttirun (RANK, WORLD_SIZE, LOCAL_RANK,
-LOCAL_WORLD_SIZE), of MPI's launchers and Slurm, or a rank table. After init_process_group the group answers; which ranks share a
-host is then what Tutti's ranks have found, if the group has Tutti. Where nothing says it, RuntimeError tells what to do.
+Before a group exists, the values come from the launcher's variables: those of torchrun and tuttirun (RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), of MPI's launchers and Slurm, or a rank table. After init_process_group
+they come from the group; if the group uses Tutti, its ranks have found out which of them share a host. Where
+neither has the value, RuntimeError says what to do.
 """
 import os
 
@@ -19,7 +20,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_CO
 
 
 def _said(number, what):
-    """The number, where the launcher's variables say it: OneFlow's launcher does not say which ranks share a host."""
+    """Returns the number if the launcher's variables contain it: OneFlow's do not say which ranks share a host."""
     if number < 0:
         raise RuntimeError(f"torch_tutti.env: the launcher's variables do not say the {what}: LOCAL_WORLD_SIZE is not set, and there "
                            "may be several hosts; set it, start the program with torchrun or tuttirun, or call "
@@ -33,7 +34,7 @@ def _launched(what, variable):
         return int(text)
     if text or any(os.environ.get(name) for name in _LAUNCHED):
         return _said(_C.launched()[what], what)  # or an error that shows what was found
-    raise RuntimeError(f"torch_tutti.env: no group is there, and {variable} is not set: start the program with torchrun, "
+    raise RuntimeError(f"torch_tutti.env: there is no group, and {variable} is not set: start the program with torchrun, "
                        "tuttirun, mpirun or srun, or call torch.distributed.init_process_group first")
 
 
@@ -42,7 +43,7 @@ def _has_group():
 
 
 def _backend():
-    """Tutti's backend of the default group; None: it has none."""
+    """Tutti's backend of the default group, or None."""
     group = dist.distributed_c10d._get_default_group()
     for device in group._device_types:
         backend = group._get_backend(torch.device(device))
@@ -61,60 +62,64 @@ def _of_hosts(what, variable):
     world = _C.launched()
     if (world["world_size"], world["rank"]) != (dist.get_world_size(), dist.get_rank()):
         raise RuntimeError(f"torch_tutti.env: the default group, of {dist.get_backend()}, does not say which of its ranks share a "
-                           f"host, and the launcher's variables are of another world (rank {world['rank']} of "
+                           f"host, and the launcher's variables describe another job (rank {world['rank']} of "
                            f"{world['world_size']}, the group has rank {dist.get_rank()} of {dist.get_world_size()}): make the "
                            "group with Tutti, or start the ranks with torchrun")
     return _said(world[what], what)
 
 
 def get_world_size():
-    """How many ranks there are."""
+    """The number of ranks."""
     return dist.get_world_size() if _has_group() else _launched("world_size", "WORLD_SIZE")
 
 
 def get_rank():
-    """This process among them, from 0."""
+    """The rank of this process, from 0."""
     return dist.get_rank() if _has_group() else _launched("rank", "RANK")
 
 
 def get_local_rank():
-    """This process among those of its host, from 0.
+    """The rank of this process among those of its host, from 0.
 
-    In a group with Tutti: as its ranks have found, those that share memory being on one host, in the order of their ranks. Else
-    LOCAL_RANK. The two differ where two launchers run on one host, each with a LOCAL_RANK of 0.
+    In a group with Tutti: as its ranks have found; ranks that share memory are on one host, in the order of their
+    ranks. Else LOCAL_RANK. The two differ where two launchers run on one host, each with a LOCAL_RANK of 0.
     """
     return _of_hosts("local_rank", "LOCAL_RANK")
 
 
 def get_node_size():
-    """The number of machines: of hosts that the ranks of a group with Tutti have found, else that the launcher's variables say."""
+    """The number of hosts: those that the ranks of a group with Tutti have found, else from the launcher's
+    variables."""
     return _of_hosts("node_size", "GROUP_WORLD_SIZE")
 
 
 def init_rdma():
-    """RDMA between all hosts of the default group, or an error. Collective: all ranks call it. Returns True.
+    """Sets up RDMA between all hosts of the default group, or raises. Collective: all ranks must call it. Returns
+    True.
 
-    Afterwards, collectives and messages of CPU tensors go between hosts by RDMA or raise; TCP never takes over in silence. That
-    holds for this group, for groups that are made later, and for what CUDA tensors send through CPU memory; NCCL chooses its
-    network itself (NCCL_NET=IB: RDMA or an error).
+    Afterwards, collectives and messages of CPU tensors use RDMA between hosts or raise; they never fall back to TCP
+    silently. That holds for this group, for groups that are created later, and for what CUDA tensors send through
+    CPU memory; NCCL chooses its network itself (NCCL_NET=IB: RDMA or an error).
 
-    RuntimeError, the same on all ranks: a host has no adapter that can be used, or its adapter does not reach another's; the text
-    names the hosts, and the group is as it was. Also on one host, which needs an adapter too. A rank that does not call it is
-    named by the group's timeout. After success a further call returns True at once. Processes that are forked can use neither
-    the group nor its adapters, and get an error here: fork them before, or start them anew (spawn).
+    Raises RuntimeError, the same on all ranks, if a host has no usable adapter, or its adapter does not reach
+    another host's; the text names the hosts, and the group is unchanged. Also on one host, which needs an adapter
+    too. If a rank does not call it, the group's timeout names that rank. After success a further call returns True
+    at once. Forked processes can use neither the group nor its adapters, and get an error here: fork before this
+    call, or start the processes with spawn.
     """
     if not _has_group():
         raise RuntimeError('torch_tutti.env.init_rdma() works on a group: call torch.distributed.init_process_group("tutti") '
                            "on all ranks first")
     backend = _backend()
     if backend is None:
-        raise RuntimeError(f"torch_tutti.env.init_rdma(): the default group is of {dist.get_backend()}, which is not Tutti's: call "
+        raise RuntimeError(f"torch_tutti.env.init_rdma(): the default group uses {dist.get_backend()}, not Tutti: call "
                            'torch.distributed.init_process_group("tutti"), or with "cpu:tutti,cuda:nccl"')
     _C.init_rdma(backend)
     return True
 
 
 def rdma_is_initialized():
-    """Whether init_rdma has succeeded in the default group. False where there is no such group, and in a forked process."""
+    """Whether init_rdma has succeeded in the default group. False if there is no such group, and in a forked
+    process."""
     backend = _backend() if _has_group() else None
     return backend is not None and _C.has_rdma(backend)

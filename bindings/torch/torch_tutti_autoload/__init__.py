@@ -1,7 +1,7 @@
-"""Makes "tutti" a name that torch.distributed knows, without loading anything of Tutti.
+"""Registers the name "tutti" with torch.distributed, without loading anything of Tutti.
 
 PyTorch calls this by entry points: `autoload` at the end of `import torch`, or, where it has the group
-"torch.distributed.backends", `register` when the name is first asked for. The package torch_tutti, with its extension,
+"torch.distributed.backends", `register` when the name is first used. The package torch_tutti, with its extension,
 is imported when the first group that names tutti is created. Invariant: groups that do not name tutti see no
 difference.
 """
@@ -18,11 +18,12 @@ def _backends_of_group(frame):
 
 
 class _Plugins(dict):
-    """`Backend._plugins` in which tutti is found by who asks for it by name, and listed only for groups that name it.
+    """`Backend._plugins` in which a lookup by name finds tutti, but which lists it only for groups that name it.
 
-    Where a group has a backend per device, PyTorch before 2.14 takes its default from the first of `_plugins.keys()`, and
-    none at all when that key is not among the group's backends. A plain entry would so take the default backend from groups
-    like "cpu:gloo"; and it would not even give it to "cpu:tutti,cuda:tutti", since keys are upper case and names lower.
+    Where a group has a backend per device, PyTorch before 2.14 takes its default from the first of
+    `_plugins.keys()`, and none at all when that key is not among the group's backends. So a plain entry would take
+    the default backend from groups like "cpu:gloo"; and it would not even give it to "cpu:tutti,cuda:tutti", since
+    keys are upper case and names lower.
     """
 
     def __init__(self, others):
@@ -57,8 +58,9 @@ def create(group, options):
     backends = _backends_of_group(sys._getframe(1))
     import torch_tutti
 
-    # DDP asks backends for its buckets' memory only where this says so. It is one switch for the whole process, read
-    # by NCCL's groups as well: where such a group is being made ("nccl", "nccl2", "nccl-lazy"), it is left alone.
+    # DDP allocates its buckets with the backend only where this variable allows it. It is one switch for the whole
+    # process, read by NCCL's groups as well: where such a group is being created ("nccl", "nccl2", "nccl-lazy"), it
+    # is left unchanged.
     if not any(name.startswith("nccl") for name in backends):
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     return torch_tutti._create_backend(group, options)
@@ -78,7 +80,8 @@ def register():
 
 
 def autoload():
-    """Called at the end of `import torch`, which an error here would break: so it is kept for `import torch_tutti`."""
+    """Called at the end of `import torch`, which an error would break: so the error is kept for `import
+    torch_tutti`."""
     from . import as_gloo
 
     as_gloo.install_if_wanted()  # an error of this one is not kept: Gloo itself would be taken for Tutti

@@ -1,12 +1,13 @@
-"""Puts a stand-in in the place of ProcessGroupGloo, without loading anything of Tutti.
+"""Replaces ProcessGroupGloo by a stand-in, without loading anything of Tutti.
 
-PyTorch goes by names: what it does for "gloo" it does not do for a name that it does not know, and programs have the name
-written down. So the name stays, and the class that makes gloo's groups is exchanged: wherever PyTorch keeps it, there is a
-class that makes groups of Tutti, passes for their class, and has all else from ProcessGroupGloo. torch_tutti, with its
-extension, is loaded when the first group is made.
+PyTorch treats backends by name: what it does for "gloo" it does not do for an unknown name, and programs contain
+the name. So the name stays, and the class that creates gloo's groups is replaced: wherever PyTorch keeps it, there
+is a class that creates groups of Tutti, passes for their class, and has all other attributes of ProcessGroupGloo.
+torch_tutti, with its extension, is loaded when the first group is created.
 
-Wanted with TUTTI_AS_GLOO=1. It is installed by what comes first: `early`, at the start of Python, where a .pth file of this
-package is read; `autoload`, at the end of `import torch`; `import torch_tutti`; torch_tutti.replace_gloo().
+TUTTI_AS_GLOO=1 enables it. It is installed by whichever comes first: `early`, at the start of Python, where a .pth
+file of this package is read; `autoload`, at the end of `import torch`; `import torch_tutti`;
+torch_tutti.replace_gloo().
 """
 import os
 import sys
@@ -20,12 +21,13 @@ _own = threading.local()  # .depth > 0: this thread wants Gloo's own groups
 
 
 def wanted():
-    """Whether the environment asks for it. What it asks for may be wrong: groups that are made then say so."""
+    """Whether the environment enables it. Its value may be wrong: groups that are created then report it."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def _feature():
-    """torch_tutti._as_gloo, or an error that says why there is none: Gloo itself would be a silent surprise."""
+    """Returns torch_tutti._as_gloo, or raises an error with the reason: using Gloo itself instead would go
+    unnoticed."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "1"):
         raise ValueError(f"{VARIABLE}={value}: 1 puts Tutti in Gloo's place, 0 or nothing does not; set one of these")
@@ -48,7 +50,7 @@ class _Instead(type):
         return _feature().create(*arguments, **named)
 
     def _ours(cls):
-        extension = sys.modules.get("torch_tutti._C")  # not loaded: there is no group of ours
+        extension = sys.modules.get("torch_tutti._C")  # not loaded: Tutti has no group
         return (gloo,) if extension is None else (gloo, extension.GlooBackend)
 
     def __instancecheck__(cls, thing):
@@ -62,7 +64,7 @@ class _Instead(type):
 
 
 class OwnGloo:
-    """`with OwnGloo():` ProcessGroupGloo is PyTorch's own on this thread."""
+    """Within `with OwnGloo():` ProcessGroupGloo is PyTorch's own class on this thread."""
 
     def __enter__(self):
         _own.depth = getattr(_own, "depth", 0) + 1
@@ -72,7 +74,7 @@ class OwnGloo:
 
 
 def install(c10d):
-    """Exchanges the class in PyTorch; a second call changes nothing."""
+    """Replaces the class in PyTorch; a second call changes nothing."""
     global gloo
     if gloo is not None or not hasattr(c10d, "ProcessGroupGloo"):
         return
@@ -82,8 +84,8 @@ def install(c10d):
         names = getattr(module, "__dict__", None)
         if type(names) is dict and names.get("ProcessGroupGloo") is gloo:
             names["ProcessGroupGloo"] = instead
-    # The helper that compares fingerprints in TORCH_DISTRIBUTED_DEBUG=DETAIL stays Gloo's: it is there to find out whether
-    # the group works.
+    # The helper that compares fingerprints in TORCH_DISTRIBUTED_DEBUG=DETAIL stays Gloo's: it checks whether the
+    # group works.
     wrap = c10d._create_process_group_wrapper
 
     def wrap_with_gloo(*arguments, **named):

@@ -1,7 +1,7 @@
-"""Imported at the start of Python, from torch_tutti_as_gloo.pth, where TUTTI_AS_GLOO is set. Imports no PyTorch: when the
-program does, ProcessGroupGloo is exchanged before anybody can have taken it.
+"""Imported at the start of Python, from torch_tutti_as_gloo.pth, where TUTTI_AS_GLOO is set. Imports no PyTorch:
+when the program imports it, ProcessGroupGloo is replaced before any code can have imported that class.
 
-It is there for what entry points do not reach: PyTorch 2.4, and TORCH_DEVICE_BACKEND_AUTOLOAD=0.
+It covers the cases that entry points do not reach: PyTorch 2.4, and TORCH_DEVICE_BACKEND_AUTOLOAD=0.
 """
 import importlib.util
 import sys
@@ -10,7 +10,7 @@ from . import as_gloo
 
 
 class _Loader:
-    """Runs the module, then installs. All else is the real loader's."""
+    """Runs the module, then installs the stand-in. All other methods are the real loader's."""
 
     def __init__(self, loader):
         self._loader = loader

@@ -1,5 +1,5 @@
 /*
- * Meshes, candidates, and the choice between them.
+ * Meshes, candidate strategies, and the choice between them.
  */
 #include "ddp/trainer/auto/auto.h"
 
@@ -12,14 +12,15 @@
 
 #include "ddp/trainer/auto/edges.h"
 
-/* Another strategy than data parallelism must be predicted to be quicker by this part: predictions are no better, and what is not
- * cut records steps on GPUs, has no plans to make, and numbers ranks in errors as the job does. */
+/* A strategy other than data parallelism must be predicted to be faster by this fraction: predictions are not more
+ * exact, and a model that is not cut records steps on GPUs, makes no plans, and has the job's rank numbers in
+ * errors. */
 #define MARGIN 0.02
-/* Bisections of the price of a byte. */
+/* Number of bisections of the price of a byte. */
 #define BISECTIONS 14
-/* A byte that costs that many microseconds outweighs all time. */
+/* At this price in microseconds a byte outweighs any time. */
 #define DEAR_BYTE_US 1e3
-/* What joins the ranks is measured for tensors up to this. */
+/* Links between ranks are measured for tensors up to this size. */
 #define MOST_MEASURED_BYTES ((double)(64 << 20))
 
 static double now_seconds(void) {
@@ -43,8 +44,8 @@ static tutti_prices *find_mesh(tutti_auto *automatic, const int *sizes, int naxe
     return NULL;
 }
 
-/* Collective: does each rank of every host have a second core? There gradients travel during backward, as the engine finds out, too
- * (ddp.c), and batches are made beside the steps; a GPU needs no core for that. */
+/* Collective: true if every host has a second core for each rank. Then gradients are reduced during backward, by
+ * the same test as in the engine (ddp.c), and batches are made during the steps; a GPU needs no core for this. */
 static tutti_status find_spare_cores(const tutti_auto *automatic, bool *spare_out) {
     tutti_comm_details details;
     TUTTI_TRY(tutti_comm_get(automatic->setup.comm, &details));
@@ -70,7 +71,8 @@ static tutti_status add_mesh(tutti_auto *automatic, bool spare_cores, const int 
     return tutti_prices_open(&automatic->meshes[automatic->nmeshes++], &about, sizes, naxes);
 }
 
-/* All ways to write n as a product of up to three numbers above 1, in any order; 1 as itself. Fewer axes come first. */
+/* Adds all ways to write n as a product of up to three numbers above 1, in any order, and 1 itself. Fewer axes come
+ * first. */
 static tutti_status add_meshes(tutti_auto *automatic, bool spare_cores) {
     const int n = tutti_comm_size(automatic->setup.comm);
     TUTTI_TRY(add_mesh(automatic, spare_cores, (int[]){n}, 1));
@@ -102,7 +104,7 @@ static tutti_status add_plain(tutti_auto *automatic, bool spare_cores) {
 
 /* --------------------------------------------------------------------------------------------- open, close */
 
-/* What joins the ranks, for boxes of the model's largest tensor. */
+/* Measures the links between ranks, for boxes of the model's largest tensor. */
 static tutti_status measure_links(const tutti_auto *automatic) {
     const tutti_model *whole = automatic->whole;
     const int nranks = tutti_comm_size(automatic->setup.comm);
@@ -121,7 +123,7 @@ static tutti_status measure_links(const tutti_auto *automatic) {
     return status;
 }
 
-/* Asks for all that will be asked for, before it is measured. */
+/* Makes all queries that will be made later, before anything is measured. */
 static tutti_status note_pieces(tutti_auto *automatic) {
     tutti_step_price *price = malloc(sizeof *price);
     tutti_status status =
@@ -173,11 +175,12 @@ void tutti_auto_close(tutti_auto *automatic) {
 
 tutti_status tutti_auto_price(tutti_auto *automatic, const tutti_strategy *strategy, tutti_step_price *price_out) {
     tutti_prices *prices = find_mesh(automatic, strategy->sizes, strategy->naxes);
-    if (prices == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "the mesh of this strategy was not named before");
+    if (prices == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "the mesh of this strategy was not given to tutti_auto_open");
     return tutti_prices_step(prices, strategy, price_out);
 }
 
-/* Over how many ranks gradients of a parameter are summed. */
+/* The number of ranks over which a parameter's gradients are summed. */
 static double summing_ranks(const tutti_strategy *strategy, bool cut, const tutti_parameter *parameter) {
     double ranks = 1;
     for (int a = 0; a < strategy->naxes; a++)
@@ -220,16 +223,16 @@ tutti_status tutti_auto_bytes(tutti_auto *automatic, const tutti_strategy *strat
 
 typedef struct choice {
     tutti_strategy best, tried;
-    tutti_step_price price; /* of the one that was tried last */
-    double us;              /* of the best; below 0: there is none */
-    double least_bytes;     /* of all that were tried */
+    tutti_step_price price; /* price of the strategy tried last */
+    double us;              /* of the best strategy; below 0: none yet */
+    double least_bytes;     /* of all strategies tried */
 } choice;
 
 static bool keeps_limit(const tutti_auto *automatic, double bytes) {
     return automatic->setup.memory_limit == 0 || bytes <= (double)automatic->setup.memory_limit;
 }
 
-/* Takes the strategy that is tried, if it is better than the best so far. */
+/* Takes the strategy being tried if it is better than the best so far. */
 static tutti_status consider(tutti_auto *automatic, choice *c, bool *fits_out) {
     double bytes;
     TUTTI_TRY(tutti_auto_bytes(automatic, &c->tried, &bytes));
@@ -244,7 +247,8 @@ static tutti_status consider(tutti_auto *automatic, choice *c, bool *fits_out) {
     return TUTTI_OK;
 }
 
-/* The best strategies of a mesh where bytes cost nothing, or, if that is too large, as little as makes it fit. */
+/* Considers the best strategy of a mesh with bytes free of cost or, if that is too large, at the lowest price of a
+ * byte at which it fits. */
 static tutti_status search_tables(tutti_auto *automatic, tutti_tables *tables, const tutti_prices *prices, choice *c) {
     double low = 1e-9, high = DEAR_BYTE_US, least;
     bool fits;
@@ -264,7 +268,8 @@ static tutti_status search_tables(tutti_auto *automatic, tutti_tables *tables, c
     return TUTTI_OK;
 }
 
-/* Where gradients travel during backward a sum cannot say what that hides: all, half or none of it is tried. */
+/* If gradients are reduced during backward, a sum cannot express how much of that is hidden: the search runs with
+ * all, half and none of it. */
 static tutti_status search_mesh(tutti_auto *automatic, tutti_prices *prices, choice *c) {
     static const double weights[] = {1, 0.5, 0};
     tutti_status status = TUTTI_OK;
@@ -279,7 +284,7 @@ static tutti_status search_mesh(tutti_auto *automatic, tutti_prices *prices, cho
     return status;
 }
 
-/* A plain mode's mesh of 1 x n is one of n. */
+/* Returns whether the mesh has an axis of size 1: a plain mode's mesh of 1 x n is equal to one of n. */
 static bool has_idle_axis(const tutti_strategy *mesh) {
     for (int a = 0; a < mesh->naxes; a++)
         if (mesh->sizes[a] == 1 && mesh->naxes > 1) return true;
@@ -304,8 +309,7 @@ static tutti_status choose(tutti_auto *automatic, choice *c) {
     }
     if (c->us >= 0) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
-                      "--memory-limit %" PRId64
-                      ": no strategy keeps to it; the smallest that was found takes %.0f bytes of "
+                      "--memory-limit %" PRId64 ": no strategy fits it; the smallest found needs %.0f bytes on "
                       "each rank: raise the limit, lower --batch-size, or take more ranks",
                       automatic->setup.memory_limit, c->least_bytes);
 }

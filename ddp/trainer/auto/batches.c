@@ -1,12 +1,12 @@
 /*
- * Batches of a pipeline of its own, which is not that of training: that one stays where it is.
+ * Times batches from a separate pipeline, so that the training pipeline keeps its position.
  */
 #include "ddp/trainer/auto/batches.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-/* The first FIRST batches do not count: the thread makes some of them while it starts. */
+/* The first FIRST batches are not timed: the thread makes some of them while it starts. */
 enum { FIRST = 3, MOST_TIMED = 9 };
 
 #define MOST_SECONDS 0.5
@@ -22,7 +22,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A caller that does nothing else waits for each batch as long as making it takes. */
+/* A caller that only waits receives each batch after the time that making it takes. */
 static double time_samples(tutti_data *data) {
     double us[FIRST + MOST_TIMED];
     int count = 0;
@@ -33,7 +33,7 @@ static double time_samples(tutti_data *data) {
         if (tutti_data_next(data, &batch) != TUTTI_OK || batch.count == 0) return 0;
         us[count++] = (now_us() - start) / batch.count;
     }
-    const int first = count > FIRST ? FIRST : 0; /* of slow ones none was ahead */
+    const int first = count > FIRST ? FIRST : 0; /* no slow batch was made ahead */
     qsort(us + first, (size_t)(count - first), sizeof *us, compare);
     return us[first + (count - first) / 2];
 }

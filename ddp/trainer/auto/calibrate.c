@@ -1,18 +1,18 @@
 /*
- * Measures pieces: of each host as many ranks as it has cores, its team, run the same one at the same time, in blocks of memory that
- * all pieces share. Other ranks wait: where ranks share cores more of them would measure the same, in turns. With GPUs all ranks do.
+ * Measures pieces. On each host as many ranks as it has cores, its team, run the same piece at the same time, in
+ * blocks of memory that all pieces share. The other ranks wait: oversubscribed ranks would measure the same, in
+ * turns. With GPUs all ranks measure.
  *
- *   inputs     what kernels only read, and gradients that they may change: random numbers
- *   outputs    what they write; what is kept and scratch lie apart, since they may be no floats
+ *   inputs     arrays that kernels only read, and gradients that they may change: random numbers
+ *   outputs    arrays that kernels write; kept and scratch are separate, since they may not hold floats
  *
- * What a run takes is the least of a few of the thread's own time: whatever else runs on a machine only adds, but ranks that
- * compute beside each other share its memory, which this sees. Before each run the core's own cache is swept: in a step
- * other layers run in between, and evict what a layer reads. Of all teams' ranks the slowest one counts. Where there
- * are more ranks than cores, each gets a part of one only: times are multiplied by the number of ranks of a core
- * (crowding).
+ * The time of a run is the minimum over a few runs of the thread's CPU time: other programs on the machine can only
+ * add to it, but ranks that compute side by side share its memory, which this time includes. Before each run the
+ * core's own cache is swept: in a step other layers run in between and evict the layer's data. The slowest rank of
+ * all teams counts. If ranks are oversubscribed, times are multiplied by the number of ranks per core (crowding).
  *
- * On a GPU it is what the stream takes for some runs in a row, which a step enqueues without waiting, too; the first run, in which
- * libraries prepare, does not count.
+ * On a GPU it is the stream's time for some runs in a row, since a step also enqueues without waiting; the first
+ * run, in which libraries initialize, does not count.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +22,12 @@
 
 #include "ddp/trainer/auto/machine.h"
 
-#define ROUNDS     3 /* over all pieces: what else runs on the machine now does not run there all the time */
+#define ROUNDS     3 /* over all pieces, since other programs do not run all the time */
 #define LEAST_RUNS 1
 #define MOST_RUNS  20
 #define LEAST_NS   INT64_C(300000) /* of a round; shorter pieces are run more often */
 
-#define MOST_CACHE_BYTES  (8 << 20) /* some systems tell of a cache that all cores share */
+#define MOST_CACHE_BYTES  (8 << 20) /* some systems report a cache that all cores share */
 #define USUAL_SWEEP_BYTES (4 << 20)
 
 static int64_t read_clock(clockid_t clock) {
@@ -40,7 +40,7 @@ static int64_t now_ns(void) {
     return read_clock(CLOCK_MONOTONIC);
 }
 
-/* That this thread has computed: kernels of the host run on the caller's. */
+/* CPU time of this thread: host kernels run on the caller's thread. */
 static int64_t computed_ns(void) {
     return read_clock(CLOCK_THREAD_CPUTIME_ID);
 }
@@ -62,7 +62,7 @@ tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status) {
 
 /* ------------------------------------------------------------------------------------------ what a piece needs */
 
-/* Elements of float. */
+/* Numbers of floats. */
 typedef struct needs {
     size_t x[TUTTI_LAYER_INPUTS], parameters[TUTTI_LAYER_PARAMETERS]; /* inputs */
     size_t dy;
@@ -74,11 +74,11 @@ typedef struct needs {
 typedef struct workroom {
     tutti_comm *team; /* NULL: this rank measures nothing */
     float *inputs, *outputs, *kept, *scratch;
-    float *images; /* on the host; the rest is the compute's memory */
+    float *images; /* on the host; all others are in the compute's memory */
     size_t ninputs, noutputs, nkept, nscratch, nimages;
     double *sums;
     tutti_step_values *values;
-    char *sweep; /* of sweep_bytes; NULL: nothing is swept */
+    char *sweep; /* sweep_bytes; NULL: no sweep */
     size_t sweep_bytes;
 } workroom;
 
@@ -178,7 +178,7 @@ static void bind(bench *b, const needs *n) {
     node->scratch = n->scratch > 0 ? b->room->scratch : NULL;
     node->scratch_count = b->room->nscratch;
     const tutti_layer_row *row = node->layer != NULL ? tutti_layers_row(node->layer->kind) : NULL;
-    if (row != NULL && row->passes_gradient) b->gradients.dx[0] = b->gradients.dx[1] = NULL; /* shared, most often */
+    if (row != NULL && row->passes_gradient) b->gradients.dx[0] = b->gradients.dx[1] = NULL; /* usually shared */
 }
 
 static tutti_update update_of(const tutti_calibration *calibration) {
@@ -189,7 +189,7 @@ static tutti_update update_of(const tutti_calibration *calibration) {
     return update;
 }
 
-/* Once for all runs of a piece: labels of a loss, the rate and the like of an update. */
+/* Called once for all runs of a piece: sets the labels of a loss, or the rate and other values of an update. */
 static void prepare(const bench *b) {
     tutti_compute *compute = b->calibration->compute;
     tutti_step_values values = {.time = 0};
@@ -212,7 +212,7 @@ static void run_loss(const bench *b) {
     compute->kernels->softmax_loss(compute, &args, false, b->room->sums);
 }
 
-/* Of classes that this rank has all of. */
+/* The expanded loss on a rank that has all classes. */
 static void run_expanded_loss(const bench *b) {
     tutti_compute *compute = b->calibration->compute;
     const tutti_softmax_parts parts = {.batch = b->piece->batch,
@@ -262,7 +262,7 @@ static double least(double a, double b) {
     return a < b ? a : b;
 }
 
-/* Runs in a row, until the stream is done with them. */
+/* Times runs in a row until the stream has completed them. */
 static tutti_status time_in_stream(const bench *b, void (*run)(const bench *b), int runs, double *us_out) {
     tutti_compute *compute = b->calibration->compute;
     const int64_t start_ns = now_ns();
@@ -290,7 +290,7 @@ static bool is_on_gpu(const tutti_calibration *calibration) {
     return calibration->compute->kernels->memory != TUTTI_MEMORY_HOST;
 }
 
-/* Reads so much else that the core's cache has nothing left of the piece. */
+/* Reads enough other memory to evict the piece from the core's cache. */
 static void sweep(const workroom *room) {
     enum { LINE = 64 };
     volatile const char *bytes = room->sweep;
@@ -375,7 +375,8 @@ static tutti_status open_room(const tutti_calibration *calibration, const tutti_
     }
     made->images = malloc(made->nimages * sizeof *made->images + 1);
     if (made->images == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the images of a batch");
-    memset(made->images, 1, made->nimages * sizeof *made->images); /* else its pages would be one of zeros */
+    /* without this all its pages would map one page of zeros */
+    memset(made->images, 1, made->nimages * sizeof *made->images);
     void *small;
     TUTTI_TRY(compute->kernels->alloc(compute, 2 * sizeof *made->sums, &small));
     made->sums = small;
@@ -396,7 +397,7 @@ static void close_room(const tutti_calibration *calibration, workroom *made) {
     free(made->sweep);
 }
 
-/* Collective: the first ranks of each host, one for each of its cores; all ranks where their GPUs compute. */
+/* Collective: makes the team from the first ranks of each host, one per core; with GPUs from all ranks. */
 static tutti_status make_team(const tutti_calibration *calibration, tutti_comm **team_out) {
     tutti_comm_details details;
     TUTTI_TRY(tutti_comm_get(calibration->comm, &details));
@@ -429,13 +430,13 @@ static tutti_status measure_all(const tutti_calibration *calibration, tutti_auto
     TUTTI_TRY(make_team(calibration, &team));
     const tutti_status status = measure_wanted(calibration, pieces, count, team);
     if (status != TUTTI_OK && team != NULL)
-        (void)tutti_comm_abort(team, tutti_last_error()); /* else others would wait */
+        (void)tutti_comm_abort(team, tutti_last_error()); /* otherwise other ranks would wait */
     const tutti_status agreed = tutti_calibrate_agree(calibration->comm, status);
     tutti_comm_destroy(team);
     return agreed;
 }
 
-/* Rank 0's times, before; the slowest rank's, afterwards. */
+/* Shares rank 0's times before measuring, and the slowest rank's afterwards. */
 static tutti_status share_times(const tutti_calibration *calibration, tutti_auto_pieces *pieces, int count,
                                 bool slowest) {
     double *times = malloc(2 * (size_t)count * sizeof *times + 1);
@@ -453,7 +454,8 @@ static tutti_status share_times(const tutti_calibration *calibration, tutti_auto
     return status;
 }
 
-/* More ranks than cores: the worst host's. Where they share a GPU they have done so while they measured. Collective. */
+/* Finds the ranks per core on the most oversubscribed host. Ranks that share a GPU already did so during the
+ * measurements. Collective. */
 static tutti_status find_crowding(const tutti_calibration *calibration, double *factor_out) {
     tutti_comm_details details;
     *factor_out = 1;

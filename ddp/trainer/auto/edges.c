@@ -1,5 +1,5 @@
 /*
- * A hash table of predictions.
+ * The hash table of predictions.
  */
 #include "ddp/trainer/auto/edges.h"
 
@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUCKET_ELEMENTS ((double)(25 << 20) / sizeof(float)) /* of <tutti/ddp.h> */
+#define BUCKET_ELEMENTS ((double)(25 << 20) / sizeof(float)) /* default of <tutti/ddp.h> */
 
 enum { SAMPLES = 0, CHANNELS = 3, DIMS = 4 };
 
-/* Without padding, since it is hashed as bytes. */
+/* Has no padding, since it is hashed as bytes. */
 typedef struct key {
     int32_t from, to; /* two bits for each axis */
     tutti_shape in, out;
@@ -87,7 +87,7 @@ double tutti_edges_price(tutti_prices *prices, const tutti_edge *edge) {
     return known->us;
 }
 
-/* An all_reduce over the ranks of some axes. */
+/* Predicts an all_reduce over the ranks of some axes. */
 static double predict_sum(tutti_prices *prices, unsigned axes, tutti_type type, int64_t count, const char *name) {
     tutti_sbp from[TUTTI_MOST_AXES] = {{.dim = 0}}, to[TUTTI_MOST_AXES] = {{.dim = 0}};
     for (int a = 0; a < TUTTI_MOST_AXES; a++)
@@ -104,7 +104,7 @@ static double predict_sum(tutti_prices *prices, unsigned axes, tutti_type type, 
 
 double tutti_edges_agreement(tutti_prices *prices, unsigned axes, int count) {
     if (axes == 0 || !prices->measured) return 0;
-    return 2 * predict_sum(prices, axes, TUTTI_FLOAT64, count, "what the loss adds up");
+    return 2 * predict_sum(prices, axes, TUTTI_FLOAT64, count, "the sums of the loss");
 }
 
 double tutti_edges_reduction(tutti_prices *prices, unsigned axes, double count) {
@@ -114,7 +114,7 @@ double tutti_edges_reduction(tutti_prices *prices, unsigned axes, double count) 
     return us;
 }
 
-/* Parts of samples and of channels. */
+/* The fractions of samples and of channels in one part. */
 static void count_parts(const tutti_prices *prices, const tutti_sbp *sbp, double *samples, double *channels) {
     *samples = *channels = 1;
     for (int a = 0; a < prices->mesh->naxes; a++) {
@@ -129,8 +129,8 @@ double tutti_edges_part(const tutti_prices *prices, const tutti_sbp *sbp, tutti_
     return ceil(prices->setup.batch / samples) * shape.height * shape.width * ceil(shape.channels / channels);
 }
 
-/* Sums are reduced first: of m ranks each gets (m - 1) / m of its part. Then each gets what it lacks of the target: where neither
- * samples nor channels are divided otherwise than before, it lacks nothing of what it has. */
+/* Sums are reduced first: each of m ranks receives (m - 1) / m of its part. Then each receives what it lacks of the
+ * target: if neither samples nor channels are divided differently from before, it lacks nothing. */
 double tutti_edges_received(const tutti_prices *prices, const tutti_edge *edge) {
     double from[2], to[2], summed = 1, stays = 1;
     count_parts(prices, edge->from, &from[0], &from[1]);

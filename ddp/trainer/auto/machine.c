@@ -1,5 +1,5 @@
 /*
- * Names of processors and of GPUs.
+ * Names of processors and GPUs.
  */
 #include "ddp/trainer/auto/machine.h"
 
@@ -21,7 +21,7 @@ static void name_processor(const tutti_calibration *calibration, char *text, siz
              calibration->compute->kernels->name);
 }
 
-/* Ranks on the GPU that has most of them. Collective. */
+/* The number of ranks on the GPU with the most of them. Collective. */
 static tutti_status count_sharers(tutti_comm *comm, const tutti_device_facts *facts, int *most_out) {
     const size_t nranks = (size_t)tutti_comm_size(comm), bytes = sizeof facts->id;
     uint8_t *ids = malloc(nranks * bytes);

@@ -1,12 +1,12 @@
 /*
- * Some steps of training, timed.
+ * Times some training steps.
  */
 #include "ddp/trainer/auto/measured.h"
 
 #include <stdlib.h>
 
-/* Steps in a row are a block, whose mean counts: where ranks share cores some steps wait for others to have had their turn, and the
- * next ones are the shorter for it. */
+/* A block is a number of steps in a row, and its mean counts: if ranks are oversubscribed, some steps wait for
+ * other ranks, and the next ones are shorter because of that. */
 enum { WARM_STEPS = 3, LEAST_STEPS = 5, MOST_BLOCKS = 15, MOST_STEPS = MOST_BLOCKS * 40 };
 
 #define SECONDS 1.0
@@ -51,7 +51,7 @@ static tutti_status time_nodes(tutti_trainer *train, int steps, double *node_us)
     return status;
 }
 
-/* Rank 0's number of steps. */
+/* Chooses the number of steps on rank 0, for all ranks. */
 static tutti_status choose_steps(tutti_trainer *train, double predicted_us, int *steps_out) {
     const double wanted = SECONDS * 1e6 / predicted_us;
     int32_t steps = wanted < LEAST_STEPS ? LEAST_STEPS : wanted < MOST_STEPS ? (int32_t)wanted : MOST_STEPS;

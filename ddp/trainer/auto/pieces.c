@@ -1,13 +1,13 @@
 /*
- * The list of pieces, a hash table, and how many samples each is measured with.
+ * The list of pieces with its hash table, and the number of samples that each is measured with.
  */
 #include "ddp/trainer/auto/pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a piece's forward and backward run takes at most, as it is measured, unless one sample alone takes more: operations, and
- * bytes of its arrays. That is some milliseconds. */
+/* Limits of a forward and backward run of a measured piece, unless a single sample exceeds them: operations, and
+ * bytes of its arrays. They amount to some milliseconds. */
 #define MOST_FLOPS 6e8
 #define MOST_BYTES 48e6
 
@@ -27,7 +27,7 @@ size_t tutti_auto_pieces_hash(const void *key, size_t bytes) {
     return (size_t)digest;
 }
 
-/* Its place in the table, or the free one where it belongs. */
+/* The piece's slot in the table, or the free slot where it belongs. */
 static int *slot(const tutti_auto_pieces *pieces, const tutti_piece *piece) {
     size_t at = tutti_auto_pieces_hash(piece, sizeof *piece) % (size_t)pieces->index_size;
     while (pieces->index[at] >= 0 && memcmp(&pieces->entries[pieces->index[at]].piece, piece, sizeof *piece) != 0)
@@ -53,7 +53,7 @@ static bool grow(tutti_auto_pieces *pieces) {
 
 tutti_status tutti_piece_place(const tutti_piece *piece, tutti_layer *layer, tutti_node *node_out) {
     *layer = (tutti_layer){
-        .name = "a layer that is measured",
+        .name = "a measured layer",
         .kind = (tutti_layer_kind)piece->kind,
         .units = piece->units,
         .kernel = piece->kernel,
@@ -75,12 +75,13 @@ tutti_status tutti_piece_place(const tutti_piece *piece, tutti_layer *layer, tut
     return tutti_layers_row(layer->kind)->place(node_out);
 }
 
-/* Samples with which a piece is measured. */
+/* The number of samples that a piece is measured with. */
 static int samples_of(const tutti_piece *piece) {
     tutti_layer layer;
     tutti_node node;
-    if (piece->kind >= TUTTI_LAYER_KIND_COUNT) return piece->batch;               /* these take little time */
-    if (tutti_piece_place(piece, &layer, &node) != TUTTI_OK) return piece->batch; /* measuring it tells the error */
+    if (piece->kind >= TUTTI_LAYER_KIND_COUNT) return piece->batch; /* these are fast */
+    /* the measurement reports the error */
+    if (tutti_piece_place(piece, &layer, &node) != TUTTI_OK) return piece->batch;
     const tutti_layer_cost cost = tutti_layers_row(layer.kind)->cost(&node);
     const double parameters = 4.0 * (double)(node.parameter_counts[0] + node.parameter_counts[1]);
     const double by_flops = MOST_FLOPS / (3 * cost.flops), by_bytes = MOST_BYTES / (cost.bytes - parameters);

@@ -36,12 +36,12 @@ static tutti_status list_readers(tutti_prices *prices) {
     return TUTTI_OK;
 }
 
-#define WORDS         4 /* along an axis */
+#define WORDS         4 /* splits along an axis */
 #define PARTS_OF_KIND ((size_t)WORDS * WORDS * WORDS)
 
 static const uint8_t words[WORDS] = {TUTTI_SPLIT_SAMPLES, TUTTI_SPLIT_OUTPUTS, TUTTI_SPLIT_INPUTS, 0};
 
-/* The splits at this place of all. */
+/* The splits with index `place` among all. */
 static void splits_at(const tutti_prices *prices, size_t place, uint8_t *splits_out) {
     for (int a = prices->mesh->naxes - 1; a >= 0; a--, place /= WORDS) splits_out[a] = words[place % WORDS];
 }
@@ -73,7 +73,7 @@ tutti_status tutti_prices_open(tutti_prices *prices, const tutti_price_setup *se
     for (int i = 0; i < 1 << 3; i++) prices->reduce_us[i] = -1;
     if (naxes > 3)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "strategies on meshes of more than 3 axes have no predictions, and this "
+                          "predictions need a mesh of up to 3 axes, and this one "
                           "has %d",
                           naxes);
     prices->mesh = calloc(1, sizeof *prices->mesh);
@@ -104,7 +104,7 @@ static bool has_weights(const tutti_node *node) {
     return node->layer->kind == TUTTI_LAYER_CONV || node->layer->kind == TUTTI_LAYER_DENSE;
 }
 
-/* The largest part of an extent, along the axes that are split so. */
+/* The largest part of an extent that is divided along the axes with this split. */
 static int part_of(const tutti_prices *prices, int extent, const uint8_t *splits, uint8_t split) {
     for (int a = 0; a < prices->mesh->naxes; a++) {
         const int size = prices->mesh->sizes[a];
@@ -113,7 +113,7 @@ static int part_of(const tutti_prices *prices, int extent, const uint8_t *splits
     return extent;
 }
 
-/* Has the extent that many parts, none of them empty? The smallest part is what is asked for. */
+/* Returns whether the extent has enough elements for all parts, none of them empty. */
 static bool fits(const tutti_prices *prices, int extent, const uint8_t *splits, uint8_t split) {
     for (int a = 0; a < prices->mesh->naxes; a++)
         if (splits[a] == split) extent /= prices->mesh->sizes[a];
@@ -160,7 +160,7 @@ static bool any_is(const tutti_prices *prices, const uint8_t *splits, uint8_t sp
     return false;
 }
 
-/* Bias and ReLU come behind the sums. */
+/* Returns whether bias and ReLU follow the partial sums in a separate node. */
 static bool needs_bias(const tutti_prices *prices, const tutti_node *node, const uint8_t *splits) {
     return any_is(prices, splits, TUTTI_SPLIT_INPUTS) && (node->layer->relu || !node->layer->no_bias);
 }
@@ -200,8 +200,8 @@ static tutti_piece piece_of(const tutti_prices *prices, const tutti_node *node, 
     };
 }
 
-/* Elements of a state of the optimizer's, and what updating an element takes: measured with as many as the model has, since few of
- * them stay in caches. */
+/* The time to update one element of a state: measured with as many elements as the model has, since few of them
+ * stay in caches. */
 static double update_us(tutti_prices *prices) {
     const double all = prices->trained;
     const tutti_update_row *row = tutti_update_find(prices->setup.optimizer);
@@ -232,7 +232,7 @@ static unsigned axes_of(const tutti_prices *prices, const uint8_t *splits) {
     return axes;
 }
 
-/* Of a parameter that the rank has: its gradient is summed along axes of samples. */
+/* Adds a parameter on the rank: its gradient is summed along axes of samples. */
 static void add_parameter(tutti_prices *prices, const uint8_t *splits, double count, bool frozen, tutti_price *price) {
     double ranks = 1;
     if (frozen) {
@@ -242,13 +242,13 @@ static void add_parameter(tutti_prices *prices, const uint8_t *splits, double co
     for (int a = 0; a < prices->mesh->naxes; a++)
         if ((axes_of(prices, splits) >> a & 1) != 0) ranks *= prices->mesh->sizes[a];
     price->gradient_us += tutti_prices_reduce(prices, axes_of(prices, splits), count);
-    const double sharers = prices->setup.zero ? ranks : 1; /* of the optimizer's state and work */
+    const double sharers = prices->setup.zero ? ranks : 1; /* ranks that share the optimizer's state and work */
     price->update_us += count * update_us(prices) / sharers;
     price->bytes += sizeof(float) * count * (2 + states_of(prices) / sharers);
     price->reduced += 2 * sizeof(float) * count * (ranks - 1) / ranks;
 }
 
-/* What the rank has of the layer's output. */
+/* Elements of the layer's output on the rank. */
 static double output_count(const tutti_prices *prices, const tutti_node *node, const uint8_t *splits) {
     return (double)part_of(prices, prices->setup.batch, splits, TUTTI_SPLIT_SAMPLES) * node->out.height *
            node->out.width * part_of(prices, node->out.channels, splits, TUTTI_SPLIT_OUTPUTS);
@@ -262,7 +262,7 @@ tutti_price tutti_prices_layer(tutti_prices *prices, int whole, const uint8_t *s
     tutti_node placed;
     add_times(&price, times_of(prices, &piece));
     price.bytes = sizeof(float) * output_count(prices, node, splits);
-    if (node->layer->kind == TUTTI_LAYER_MAX_POOL) price.bytes *= 2; /* where each maximum was */
+    if (node->layer->kind == TUTTI_LAYER_MAX_POOL) price.bytes *= 2; /* the indices of the maxima */
     if (tutti_piece_place(&piece, &layer, &placed) != TUTTI_OK) return price;
     for (int p = 0; p < TUTTI_LAYER_PARAMETERS && placed.parameter_counts[p] > 0; p++)
         add_parameter(prices, splits, (double)placed.parameter_counts[p], (node->frozen >> p & 1) != 0, &price);
@@ -271,7 +271,7 @@ tutti_price tutti_prices_layer(tutti_prices *prices, int whole, const uint8_t *s
 
 /* ---------------------------------------------------------------------------------------------- outputs */
 
-/* A search asks for the same ones over and over. */
+/* Cached, since a search needs the same parts many times. */
 static const tutti_part *part_with(const tutti_prices *prices, tutti_layer_kind kind, const uint8_t *splits) {
     return &prices->parts[(size_t)kind * PARTS_OF_KIND + place_of(prices, splits)];
 }
@@ -287,7 +287,8 @@ static bool are_equal(const tutti_prices *prices, const tutti_edge *edge) {
            memcmp(edge->from, edge->to, (size_t)prices->mesh->naxes * sizeof *edge->from) == 0;
 }
 
-/* Where only one of the two ways changes anything the other one is a copy, which is measured as the way into the model is. */
+/* If only one of the two directions changes the layout, the other one is a copy, which is measured like the copy of
+ * a batch into the model. */
 static double edge_us(tutti_prices *prices, const tutti_edge *edge, tutti_price *price) {
     if (are_equal(prices, edge)) {
         const tutti_piece piece = {.kind = TUTTI_PIECE_INPUT,
@@ -302,7 +303,7 @@ static double edge_us(tutti_prices *prices, const tutti_edge *edge, tutti_price 
     return us;
 }
 
-/* A redistribution of what `has` gives for a reader of part `wants`. */
+/* Adds a redistribution of the output of `has` for a reader with part `wants`. */
 static void add_edge(tutti_prices *prices, const tutti_part *has, bool backwards, const tutti_part *wants,
                      tutti_shape shape, tutti_price *price) {
     const tutti_edge forward = {has->y, wants->x, has->out, shape}, backward = {wants->dx, has->dy, shape, has->out};
@@ -314,7 +315,7 @@ static void add_edge(tutti_prices *prices, const tutti_part *has, bool backwards
     if (prices->counts_bytes) price->received += tutti_edges_received(prices, &backward);
 }
 
-/* Behind the product: the sums, then bias and ReLU, whose part becomes what readers find. */
+/* Adds what follows a product: the sums, then bias and ReLU, whose part becomes the one that readers find. */
 static void add_bias(tutti_prices *prices, int whole, const int *readers, int nreaders, const uint8_t *const *splits,
                      tutti_part *has, tutti_price *price) {
     const tutti_node *node = node_of(prices, whole), *reader = nreaders > 0 ? node_of(prices, readers[0]) : NULL;
@@ -340,7 +341,7 @@ static void add_bias(tutti_prices *prices, int whole, const int *readers, int nr
     *has = bias;
 }
 
-/* The sum of two readers' gradients. */
+/* Adds the sum of two readers' gradients. */
 static void add_sum(tutti_prices *prices, const tutti_node *node, const tutti_part *has, tutti_price *price) {
     const tutti_piece piece = {
         .kind = TUTTI_LAYER_ADD,
@@ -352,11 +353,11 @@ static void add_sum(tutti_prices *prices, const tutti_node *node, const tutti_pa
     price->backward_us += times_of(prices, &piece).forward_us;
 }
 
-/* As parallel.c and loss.c do it: the loss wants samples' logits whole, unless it is the expanded one. */
+/* As in parallel.c and loss.c: the loss needs all logits of a sample, unless it is the expanded one. */
 static void add_loss(tutti_prices *prices, const tutti_node *node, const tutti_part *has, tutti_price *price) {
     tutti_part wants = {.batch = 0};
     int batch = prices->setup.batch, classes = (int)tutti_shape_count(node->out);
-    unsigned axes = 0; /* along which ranks have other classes */
+    unsigned axes = 0; /* axes along which ranks have other classes */
     for (int a = 0; a < prices->mesh->naxes; a++) {
         const int size = prices->mesh->sizes[a];
         const bool samples = has->y[a].kind == TUTTI_SBP_SPLIT && has->y[a].dim == SAMPLES;
@@ -374,7 +375,7 @@ static void add_loss(tutti_prices *prices, const tutti_node *node, const tutti_p
     price->forward_us += tutti_edges_agreement(prices, axes, batch);
 }
 
-/* The model's input is divided into samples as the first layer wants them, and not otherwise. */
+/* The model's input is divided by samples where the first layer's is, and along no other axis. */
 static void fill_input(tutti_prices *prices, const uint8_t *splits, tutti_part *part, tutti_price *price) {
     for (int a = 0; a < prices->mesh->naxes; a++)
         if (splits[a] == TUTTI_SPLIT_SAMPLES) part->y[a] = part->dy[a] = TUTTI_SPLIT(SAMPLES);
@@ -407,7 +408,7 @@ tutti_price tutti_prices_output(tutti_prices *prices, int whole, const uint8_t *
         const tutti_part *wants = part_with(prices, reader->layer->kind, splits[readers[r]]);
         if (r > 0 && node->wants_gradient) add_sum(prices, node, &has, &price);
         if (!is_edge(prices, &has, node->wants_gradient, wants, shape)) continue;
-        bool shared = false; /* with an earlier reader that wants the same */
+        bool shared = false; /* with an earlier reader that needs the same layout */
         for (int other = 0; other < r; other++) {
             const tutti_node *earlier = node_of(prices, readers[other]);
             const tutti_shape seen = tutti_parallel_seen_by(earlier);
@@ -426,7 +427,8 @@ double tutti_prices_sum(const tutti_prices *prices, const tutti_price *price) {
     return price->forward_us + price->backward_us + price->update_us + prices->gradient_weight * price->gradient_us;
 }
 
-/* Gradients leave as they become ready, one after the other; what is left of them when backward has ended is waited for. */
+/* Gradients are reduced when they become ready, one after another; the step waits for the remaining ones after
+ * backward. */
 static void follow_backward(const tutti_prices *prices, tutti_step_price *price) {
     double now = 0, free_at = 0, all = 0;
     for (int i = prices->setup.whole->nnodes - 1; i >= 0; i--) {

@@ -29,7 +29,7 @@ void tutti_search_fini(tutti_search *search) {
     *search = (tutti_search){.nvariables = 0};
 }
 
-/* 0: more than MOST_VALUES. */
+/* Values of a table; 0: more than MOST_VALUES. */
 static size_t size_of(const tutti_search *search, const int *variables, int nvariables) {
     size_t size = 1;
     for (int i = 0; i < nvariables; i++) {
@@ -67,7 +67,7 @@ tutti_status tutti_search_add(tutti_search *search, const int *variables, int nv
 
 /* ------------------------------------------------------------------------------------------ elimination */
 
-/* What is known of a variable once it is eliminated: its best choice by those of its neighbours. */
+/* An eliminated variable: its best choice for each combination of its neighbours' choices. */
 typedef struct eliminated {
     int variable, nneighbours;
     int neighbours[TUTTI_SEARCH_VARIABLES];
@@ -75,8 +75,8 @@ typedef struct eliminated {
 } eliminated;
 
 typedef struct state {
-    tutti_search work; /* the tables that are left */
-    bool *gone;        /* of each variable */
+    tutti_search work; /* the remaining tables */
+    bool *gone;        /* by variable */
     eliminated *order;
     int norder;
 } state;
@@ -87,7 +87,7 @@ static bool names(const tutti_search_table *table, int variable) {
     return false;
 }
 
-/* The other variables of tables that name it. -1: too many. */
+/* The other variables of the tables that contain `variable`. -1: too many. */
 static int find_neighbours(const tutti_search *work, int variable, int *neighbours_out) {
     int count = 0;
     for (int t = 0; t < work->ntables; t++) {
@@ -103,7 +103,7 @@ static int find_neighbours(const tutti_search *work, int variable, int *neighbou
     return count;
 }
 
-/* The variable whose elimination takes the least work. */
+/* Chooses the variable whose elimination takes the least work. */
 static tutti_status choose_next(const state *s, eliminated *next_out) {
     size_t least = SIZE_MAX;
     for (int v = 0; v < s->work.nvariables; v++) {
@@ -122,10 +122,10 @@ static tutti_status choose_next(const state *s, eliminated *next_out) {
         "searched; give a strategy by --strategy");
 }
 
-/* A table that names the variable, as the walk over the neighbours' choices sees it. */
+/* A table that contains the variable, during the walk over the neighbours' choices. */
 typedef struct view {
-    const double *at;                               /* for the neighbours' present choices */
-    size_t strides[TUTTI_SEARCH_VARIABLES], stride; /* of the neighbours, and of the variable */
+    const double *at;                               /* address for the neighbours' current choices */
+    size_t strides[TUTTI_SEARCH_VARIABLES], stride; /* strides of the neighbours, and of the variable */
 } view;
 
 static view make_view(const tutti_search *work, const tutti_search_table *table, const eliminated *next) {
@@ -141,7 +141,7 @@ static view make_view(const tutti_search *work, const tutti_search_table *table,
     return made;
 }
 
-/* For all choices of the neighbours the best one of the variable. */
+/* Finds the best choice of the variable for all choices of the neighbours. */
 static void take_least(const tutti_search *work, const eliminated *next, view *views, int nviews, double *values) {
     int choices[TUTTI_SEARCH_VARIABLES] = {0};
     const int count = work->nchoices[next->variable];
@@ -168,7 +168,7 @@ static void take_least(const tutti_search *work, const eliminated *next, view *v
     }
 }
 
-/* Tables that name the variable go; those that are left move together. */
+/* Removes the tables that contain the variable, and compacts the others. */
 static void drop_tables(tutti_search *work, int variable) {
     int left = 0;
     for (int t = 0; t < work->ntables; t++) {
@@ -215,7 +215,7 @@ static tutti_status copy(const tutti_search *search, tutti_search *copy_out) {
     return TUTTI_OK;
 }
 
-/* Backwards: when a variable was eliminated its neighbours were still there, so they are known by now. */
+/* Goes backward: the neighbours of a variable were eliminated after it, so their choices are already known. */
 static void read_choices(const state *s, int *choices_out) {
     for (int i = s->norder - 1; i >= 0; i--) {
         const eliminated *done = &s->order[i];
@@ -234,7 +234,7 @@ tutti_status tutti_search_solve(const tutti_search *search, int *choices_out, do
     if (status == TUTTI_OK) status = copy(search, &s.work);
     while (status == TUTTI_OK && s.norder < search->nvariables) status = eliminate(&s);
     if (status == TUTTI_OK) {
-        double least = 0; /* the tables that are left name no variable */
+        double least = 0; /* the remaining tables have no variables */
         for (int t = 0; t < s.work.ntables; t++) least += s.work.tables[t].values[0];
         read_choices(&s, choices_out);
         *least_out = least;

@@ -1,40 +1,43 @@
 /*
- * The least sum of tables: each variable has some choices, each table gives a number for every combination of the choices of its
- * variables, and wanted is the choice of every variable for which all tables together give the least.
+ * The minimum of a sum of tables: each variable has some choices, each table has a value for every combination of
+ * the choices of its variables, and the result is the choice of every variable for which the sum of all tables is
+ * smallest.
  *
- * Variables are eliminated one after the other: the tables that name a variable become one, over the other variables that they
- * name, which holds the least over the variable's choices; and which choice that was is kept. The result is exact. Of a chain no
- * table ever has more than two variables, of a residual network three; the order is that of the smallest next table. This is
- * dynamic programming (Bertele and Brioschi, 1972); it knows nothing of layers.
+ * Variables are eliminated one after another: the tables that contain a variable become one table over their other
+ * variables, which holds the minimum over the variable's choices; the choice that gives it is stored. The result is
+ * exact. In a chain no table ever has more than two variables, in a residual network three. The next variable is
+ * the one with the smallest resulting table. This is dynamic programming (Bertele and Brioschi, 1972); it does not
+ * depend on layers.
  */
 #ifndef TUTTI_TRAINER_SEARCH_H
 #define TUTTI_TRAINER_SEARCH_H
 
 #include <tutti/tutti.h>
 
-#define TUTTI_SEARCH_VARIABLES 8 /* of one table */
+#define TUTTI_SEARCH_VARIABLES 8 /* most variables of one table */
 
 typedef struct tutti_search_table {
     int nvariables;
     int variables[TUTTI_SEARCH_VARIABLES]; /* distinct */
-    double *values; /* row-major, the last variable quickest; INFINITY where a combination is not allowed; malloc's */
+    /* row-major, the last variable fastest; INFINITY: the combination is not allowed; allocated by malloc */
+    double *values;
 } tutti_search_table;
 
 typedef struct tutti_search {
     int nvariables;
-    int *nchoices; /* of each variable; malloc's, as the tables */
+    int *nchoices; /* by variable; allocated by malloc, like the tables */
     tutti_search_table *tables;
     int ntables, capacity;
 } tutti_search;
 
 tutti_status tutti_search_init(tutti_search *search, int nvariables);
-/* Accepts half-made ones. */
+/* Accepts a search that is only partly made. */
 void tutti_search_fini(tutti_search *search);
-/* A table of zeros over variables whose choices are known by now; the caller fills it in. */
+/* Adds a table of zeros over variables whose numbers of choices are already set; the caller fills it in. */
 tutti_status tutti_search_add(tutti_search *search, const int *variables, int nvariables, double **values_out);
 
-/* Of several that are equally good the one is taken whose choices come first. least_out: INFINITY where no combination is allowed.
- * Tables that would become larger than some hundred MB are TUTTI_ERR_UNSUPPORTED. */
+/* Of several optimal results, returns the one with the earliest choices. least_out: INFINITY if no combination is
+ * allowed. Tables above some hundred MB fail with TUTTI_ERR_UNSUPPORTED. */
 tutti_status tutti_search_solve(const tutti_search *search, int *choices_out, double *least_out);
 
 #endif

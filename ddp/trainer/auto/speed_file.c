@@ -1,11 +1,12 @@
 /*
- * The file of measured times (TUTTI_SPEED_FILE): a line that says what it is, one that names the machine, one for each piece.
+ * The file of measured times (TUTTI_SPEED_FILE): a line with the format, one with the machine, and one for each
+ * piece.
  *
  *   tutti speeds 1
  *   machine AMD EPYC 9R14, 2 ranks on 2 cores, host
  *   conv 5 1 0 1 1 0 2 14 14 32 64 200 812.500 1630.250
  *
- * A piece's line has its kind, the members of tutti_piece in their order, and the two times in microseconds.
+ * The line of a piece has its kind, the members of tutti_piece in their order, and the two times in microseconds.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +34,7 @@ static const char *name_of(int kind) {
 static tutti_status fail_line(const char *path, int line, const char *what) {
     return tutti_fail(
         TUTTI_ERR_CONFIG,
-        "TUTTI_SPEED_FILE: %s, line %d: %s; it is no file of tutti-train's, or damaged: remove it, or name "
+        "TUTTI_SPEED_FILE: %s, line %d: %s; the file is not from tutti-train, or it is damaged: remove it, or name "
         "another",
         path, line, what);
 }
@@ -56,7 +57,7 @@ static tutti_status read_piece(const char *path, int number, const char *line, t
     while (piece.kind < TUTTI_PIECE_KIND_COUNT && strcmp(name_of(piece.kind), kind) != 0) piece.kind++;
     if (piece.kind == TUTTI_PIECE_KIND_COUNT) return fail_line(path, number, "there is no such kind of layer");
     if (!isfinite(times.forward_us) || !isfinite(times.backward_us) || times.forward_us < 0 || times.backward_us < 0)
-        return fail_line(path, number, "a time is no number of at least 0");
+        return fail_line(path, number, "expected times of at least 0");
     const int at = tutti_auto_pieces_find(pieces, &piece);
     if (at < 0) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a list of layers' times");
     if (pieces->entries[at].measured == at) pieces->entries[at].times = times;
@@ -66,7 +67,7 @@ static tutti_status read_piece(const char *path, int number, const char *line, t
 static tutti_status read_lines(FILE *file, const char *path, const char *machine, tutti_auto_pieces *pieces) {
     char line[LINE_BYTES], prefix[] = "machine ";
     for (int number = 1; fgets(line, sizeof line, file) != NULL; number++) {
-        if (strchr(line, '\n') == NULL) return fail_line(path, number, "it has no end");
+        if (strchr(line, '\n') == NULL) return fail_line(path, number, "the line is truncated or too long");
         line[strcspn(line, "\n")] = '\0';
         if (number > 2) {
             TUTTI_TRY(read_piece(path, number, line, pieces));

@@ -1,5 +1,5 @@
 /*
- * Tables of a search: one for each layer, one for each output. Those of blocks that are repeated are copied.
+ * The tables of a search: one for each layer, one for each output. The tables of repeated blocks are copied.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,20 +20,20 @@ static bool are_alike(const tutti_node *a, const tutti_node *b) {
                           la->no_bias == lb->no_bias && (la->rate > 0) == (lb->rate > 0));
 }
 
-/* Does the layer give a gradient of its inputs? */
+/* Returns whether the layer computes the gradient of its inputs. */
 static bool gives_gradient(const tutti_model *model, const tutti_node *node) {
     for (int k = 0; node->layer != NULL && k < tutti_layers_row(node->layer->kind)->ninputs; k++)
         if (model->nodes[node->inputs[k]].wants_gradient) return true;
     return false;
 }
 
-/* Layers whose prices are equal. */
+/* Returns whether the prices of two layers are equal. */
 static bool are_layers_alike(const tutti_model *model, int a, int b) {
     return are_alike(&model->nodes[a], &model->nodes[b]) &&
            gives_gradient(model, &model->nodes[a]) == gives_gradient(model, &model->nodes[b]);
 }
 
-/* Outputs whose prices are equal. */
+/* Returns whether the prices of two outputs are equal. */
 static bool are_outputs_alike(const tutti_prices *prices, int a, int b) {
     const tutti_model *model = prices->setup.whole;
     const int *of_a, *of_b, count = tutti_prices_readers(prices, a, &of_a);
@@ -63,7 +63,7 @@ static void copy_table(tutti_tables *tables, int from, size_t size) {
     memcpy(tables->bytes[to], tables->bytes[from], size * sizeof(double));
 }
 
-/* Layer i is variable i - 1, and the i-th table. */
+/* Layer i is variable i - 1 and the i-th table. */
 static tutti_status add_layer(tutti_tables *tables, tutti_prices *prices, int whole) {
     const int variable = whole - 1;
     size_t size;

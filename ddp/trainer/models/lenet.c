@@ -1,12 +1,12 @@
 /*
- * LeNet, as the MNIST tutorials of several frameworks have it: two convolutions of 5x5 with ReLU and pooling, a dense
- * layer of 512, dropout, ten outputs (after LeCun et al., "Gradient-based learning applied to document recognition",
- * 1998).
+ * LeNet, as in the MNIST tutorials of several frameworks: two convolutions of 5x5 with ReLU and pooling, a dense
+ * layer of 512, dropout, ten outputs (after LeCun et al., "Gradient-based learning applied to document
+ * recognition", 1998).
  *
  *   input 28x28x1 - conv1 32 - pool1 14x14 - conv2 64 - pool2 7x7 - dense1 512 - dropout 0.5 - dense2 10
  *
- * Weights start as a truncated normal of 0.1, biases as 0: with that, SGD at its default rate of 0.1 is stable. On MNIST
- * two epochs of two ranks with --optimizer momentum --lr 0.05 give 98.7 %.
+ * Weights start as a truncated normal of 0.1, biases as 0: with these, SGD at its default rate of 0.1 is stable. On
+ * MNIST two epochs of two ranks with --optimizer momentum --lr 0.05 give 98.7 %.
  */
 #include "ddp/trainer/models/models.h"
 

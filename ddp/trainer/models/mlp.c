@@ -1,5 +1,5 @@
 /*
- * A multilayer perceptron: one hidden layer, of 512 units where nothing else is said, with ReLU.
+ * A multilayer perceptron: one hidden layer with ReLU, of 512 units by default.
  */
 #include "ddp/trainer/models/models.h"
 

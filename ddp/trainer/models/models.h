@@ -8,17 +8,17 @@
 
 typedef struct tutti_models_options {
     int classes;
-    double dropout; /* rate; below 0: the model's own */
+    double dropout; /* rate; below 0: the model's default */
     int hidden;     /* units of mlp's hidden layer; 0: 512 */
 } tutti_models_options;
 
 typedef struct tutti_models_row {
     const char *name;
     void (*fill)(const tutti_models_options *options, tutti_model_layers *list);
-    double lr; /* at which sgd and momentum begin without falling apart; 0: the optimizer's own */
+    double lr; /* default rate of sgd and momentum that does not diverge at the start; 0: the optimizer's default */
 } tutti_models_row;
 
-/* Names split by '|'. */
+/* Names, separated by '|'. */
 #define TUTTI_MODELS_NAMES "lenet|mlp|resnet20|resnet18|resnet50"
 
 /* NULL: no such model. */

@@ -1,15 +1,15 @@
 /*
- * Residual networks (He et al., "Deep residual learning for image recognition", 2015), with batch norm behind every
+ * Residual networks (He et al., "Deep residual learning for image recognition", 2015), with batch norm after every
  * convolution, whose padding is TensorFlow's "same"; convolutions have no bias.
  *
- *   resnet50   conv 7x7 /2, max-pool 3x3 /2, stages of 3, 4, 6, 3 bottlenecks (1x1, 3x3, 1x1) with 256 ... 2048 outputs;
+ *   resnet50   conv 7x7 /2, max-pool 3x3 /2, stages of 3, 4, 6, 3 bottlenecks (1x1, 3x3, 1x1) with 256 to 2048 outputs;
  *              a stage's stride is in the first 1x1 of its first block, as in the paper (torchvision has it in the 3x3)
  *   resnet18   the same beginning, stages of 2 basic blocks (3x3, 3x3) with 64 ... 512 outputs
  *   resnet20   for small images: conv 3x3, stages of 3 basic blocks with 16, 32, 64 outputs
  *
- * Then the mean over the pixels and a dense layer. Where a block changes the shape its shortcut is a 1x1 convolution.
- * resnet50's weights start Xavier-uniform, the others' He-normal; the dense layer's bias in +-0.07; gamma as 1, beta as 0.
- * Layers have the names that they have in torchvision.
+ * Then the mean over the pixels and a dense layer. If a block changes the shape, its shortcut is a 1x1 convolution.
+ * resnet50's weights start Xavier-uniform, the others' He-normal; the dense layer's bias in +-0.07; gamma as 1,
+ * beta as 0. Layers have their torchvision names.
  */
 #include "ddp/trainer/models/models.h"
 
@@ -41,7 +41,7 @@ typedef struct block_names {
 static const block_names names[MOST_STAGES][MOST_BLOCKS] = {STAGE("layer1"), STAGE("layer2"), STAGE("layer3"),
                                                             STAGE("layer4")};
 
-/* Kernel and stride of a convolution from `input` (NULL: the layer before), then batch norm. */
+/* Adds a convolution that reads `input` (NULL: the previous layer), with its kernel and stride, then batch norm. */
 static void add_conv(const resnet *net, tutti_model_layers *list, const char *name, const char *norm_name,
                      const char *input, int units, int kernel, int stride, bool relu) {
     tutti_layer conv = {.kind = TUTTI_LAYER_CONV,
@@ -64,7 +64,7 @@ static void add_conv(const resnet *net, tutti_model_layers *list, const char *na
     tutti_models_add(list, norm);
 }
 
-/* `inputs` channels become `outputs`. Gives the name of its last layer. */
+/* Adds a block with `inputs` input and `outputs` output channels. Returns the name of its last layer. */
 static const char *add_block(const resnet *net, tutti_model_layers *list, const block_names *of, const char *input,
                              int inputs, int outputs, int stride) {
     const char *branch;

@@ -1,6 +1,6 @@
 /*
- * The options of tutti-train, in one table (arguments.c): name, kind, default, bounds, help; and what they are in <tutti/train.h>
- * (settings.c).
+ * The options of tutti-train in one table (arguments.c): name, kind, default, bounds, help; and their translation
+ * to <tutti/train.h> (settings.c).
  */
 #ifndef TUTTI_TRAINER_PROGRAM_ARGUMENTS_H
 #define TUTTI_TRAINER_PROGRAM_ARGUMENTS_H
@@ -13,7 +13,7 @@
 
 #define TUTTI_ARGUMENTS_BLOBS 8
 
-/* An option that may be given several times. */
+/* The values of an option that may be given several times. */
 typedef struct tutti_arguments_list {
     const char *texts[TUTTI_ARGUMENTS_BLOBS];
     int count;
@@ -40,17 +40,17 @@ typedef struct tutti_arguments {
     bool eager, overwrite, explain, help, version;
 } tutti_arguments;
 
-/* Accepts "--name value" and "--name=value", and '_' for '-' in names. An unknown option is an error that gives the
+/* Accepts "--name value" and "--name=value", and '_' for '-' in names. An unknown option is an error that names the
  * nearest known one. */
 tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *arguments_out);
 
-/* The same as a caller of tutti_train gives it. Texts are those of the arguments. */
+/* The same options in the form that tutti_train takes. Texts are those of the arguments. */
 typedef struct tutti_arguments_settings {
     tutti_train_model model;
     tutti_train_data data; /* points into this struct */
     tutti_train_options options;
     tutti_ofrecord_blob blobs[TUTTI_ARGUMENTS_BLOBS];
-    char names[TUTTI_ARGUMENTS_BLOBS][256]; /* of blobs */
+    char names[TUTTI_ARGUMENTS_BLOBS][256]; /* names of blobs */
     tutti_ofrecord_options ofrecord;
 } tutti_arguments_settings;
 

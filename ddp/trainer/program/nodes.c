@@ -1,8 +1,8 @@
 /*
- * tutti-train --nodes LIST --device_num N: the same command on every node, as OneFlow's programs are started. The program
- * starts itself again under tuttirun, which finds this node in the list and starts its ranks
- * (tools/tuttirun/launch_list.c); this file only separates the options for tuttirun from the program's own. In a process
- * that a launcher has started as a rank these options start nothing: they must agree with what the launcher says.
+ * tutti-train --nodes LIST --device_num N: the same command on every node, as OneFlow's programs are started. The
+ * program executes tuttirun, which finds this node in the list and starts its ranks (tools/tuttirun/launch_list.c);
+ * this file only separates the options for tuttirun from the program's own. In a process that a launcher has
+ * started as a rank these options start nothing: they must agree with the launcher's settings.
  */
 #include "ddp/trainer/program/nodes.h"
 
@@ -17,7 +17,7 @@
 
 #define EXIT_FAILED 1
 
-/* The name of the option as `names` has it, or NULL. '-' and '_' are alike. */
+/* The name of the option as in `names`, or NULL. '-' and '_' are equal. */
 static const char *name_of(const char *argument) {
     static const char *const names[] = {"nodes", "ctrl-port", "device-num", "gpu-device-num", "node-rank"};
     for (size_t i = 0; i < sizeof names / sizeof names[0] && strncmp(argument, "--", 2) == 0; i++) {
@@ -28,7 +28,8 @@ static const char *name_of(const char *argument) {
     return NULL;
 }
 
-/* The option's value and the index of its last argument; NULL: none is left. All of them have a value. */
+/* Returns the option's value, and moves i to its last argument; NULL: the value is missing. All these options have
+ * a value. */
 static const char *value_of(int argc, char **argv, int *i) {
     const char *equals = strchr(argv[*i], '=');
     if (equals != NULL) return equals + 1;
@@ -53,7 +54,7 @@ int tutti_nodes_start(int argc, char **argv) {
     }
     snprintf(launcher, sizeof launcher, "%.*s/tuttirun", (int)(strrchr(self, '/') - self), self);
     int used = 0;
-    bool placed = false; /* nodes or a port are given: else any free port of this machine */
+    bool placed = false; /* nodes or a port are given; false: any free port of this machine */
     all[used++] = launcher;
     for (int i = 1; i < argc; i++) {
         const char *name = name_of(argv[i]);

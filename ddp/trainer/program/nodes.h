@@ -7,13 +7,15 @@
 
 #include <stdbool.h>
 
-/* Whether an option that starts ranks is among them: --nodes, --device_num and the others of tuttirun's. */
+/* Returns whether an option that starts ranks is given: --nodes, --device_num and the other options of tuttirun. */
 bool tutti_nodes_given(int argc, char **argv);
-/* Whether a launcher has started this process as a rank. */
+/* Returns whether a launcher has started this process as a rank. */
 bool tutti_nodes_is_rank(void);
-/* Becomes tuttirun, which starts the program as ranks, without those options. Returns only if that failed. */
+/* Replaces the process by tuttirun, which starts the program as ranks, without those options. Returns only on
+ * failure. */
 int tutti_nodes_start(int argc, char **argv);
-/* In a rank: removes those options. False, with the reason on standard error, where they contradict the launcher. */
+/* In a rank: removes those options. If they contradict the launcher, prints the reason on standard error and
+ * returns false. */
 bool tutti_nodes_leave_out(int *argc, char **argv);
 
 #endif

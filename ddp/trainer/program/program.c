@@ -1,8 +1,8 @@
 /*
- * tutti-train: options, communicator, training, last line. It uses nothing but the public calls of <tutti/train.h>.
+ * tutti-train: options, communicator, training, last line. It uses only the public calls of <tutti/train.h>.
  *
- * What can go wrong on one rank alone, before training starts, ends all ranks with the error of the lowest one that failed, in one
- * line. Later each rank tells its own.
+ * A failure on one rank before training starts ends all ranks with the error of the lowest rank that failed,
+ * printed in one line. Later each rank reports its own error.
  */
 #include "ddp/trainer/program/program.h"
 
@@ -23,7 +23,8 @@ static int report(int rank, int nranks) {
     return EXIT_FAILED;
 }
 
-/* A failure before training, which all ranks know: rank 0 tells it. Where the ranks could not agree each tells its own. */
+/* Reports a failure before training that all ranks know: rank 0 prints it. If the ranks could not agree, each
+ * prints its own. */
 static int report_agreed(tutti_comm *comm) {
     char text[1024];
     snprintf(text, sizeof text, "%s", tutti_last_error());
@@ -33,7 +34,8 @@ static int report_agreed(tutti_comm *comm) {
     return tutti_comm_rank(comm) == 0 ? report(0, 1) : EXIT_FAILED;
 }
 
-/* All ranks tell how they have read their options. True when all are well; else the lowest rank that failed reports. */
+/* Collective: exchanges the status of reading the options. Returns true if all succeeded; else the lowest rank that
+ * failed reports. */
 static bool all_ranks_ready(tutti_comm *comm, tutti_status status) {
     int rank = tutti_comm_rank(comm), nranks = tutti_comm_size(comm);
     int32_t failed = status == TUTTI_OK ? nranks : rank;
@@ -41,7 +43,8 @@ static bool all_ranks_ready(tutti_comm *comm, tutti_status status) {
         report(rank, nranks);
         return false;
     }
-    if (failed == rank) report(rank, rank > 0 ? nranks : 1); /* from rank 0 on it is every rank's, so none is named */
+    /* if rank 0 failed, usually all ranks did, so none is named */
+    if (failed == rank) report(rank, rank > 0 ? nranks : 1);
     return failed == nranks;
 }
 
@@ -63,11 +66,11 @@ static int tell_accuracy(const tutti_train_details *details, const tutti_train_e
     return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
 }
 
-/* As a shell counts: 128 + signal. */
+/* The exit code as in a shell: 128 + signal. */
 static int tell_stop(const tutti_arguments *arguments, const tutti_train_details *details, int by, bool speaks) {
     fflush(stdout);
     if (speaks)
-        fprintf(stderr, "tutti-train: stopped by SIG%s after step %lld of %lld; --resume %s goes on\n",
+        fprintf(stderr, "tutti-train: stopped by SIG%s after step %lld of %lld; --resume %s continues\n",
                 sigabbrev_np(by), (long long)details->step, (long long)details->total_steps, arguments->checkpoint_dir);
     return 128 + by;
 }
@@ -113,7 +116,7 @@ int tutti_program_run(int argc, char **argv) {
         printf("tutti-train %s\n", tutti_version());
         return 0;
     }
-    char text[1024]; /* creating the communicator may leave a text of its own */
+    char text[1024]; /* creating the communicator may replace the error text */
     snprintf(text, sizeof text, "%s", tutti_last_error());
     if (tutti_comm_create_world(&comm) != TUTTI_OK) return report(0, 1);
     if (parsed != TUTTI_OK) tutti_fail(parsed, "%s", text);

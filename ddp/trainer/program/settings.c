@@ -1,5 +1,5 @@
 /*
- * From options to what tutti_train takes. An option gets there by a line below.
+ * Translates options to the settings of tutti_train. Each option has a line below.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static tutti_status fail_blob(const char *text) {
         text);
 }
 
-/* "img_raw:28,28,1:float32" in a copy, which the blob's name then points into. */
+/* Reads "img_raw:28,28,1:float32" in a copy, which the blob's name then points into. */
 static tutti_status read_blob(const char *text, char *copy, size_t capacity, tutti_ofrecord_blob *blob) {
     static const tutti_type types[] = {TUTTI_UINT8, TUTTI_INT8, TUTTI_INT32, TUTTI_INT64, TUTTI_FLOAT32};
     if (snprintf(copy, capacity, "%s", text) >= (int)capacity) return fail_blob(text);
@@ -60,7 +60,7 @@ static tutti_status fill_ofrecord(const tutti_arguments *arguments, tutti_argume
 
 /* ------------------------------------------------------------------------------------------------ all */
 
-/* A number that was given as 0 is none; in <tutti/train.h> 0 means the default there, and below 0 none. */
+/* An option 0 means none; in <tutti/train.h> 0 means the default, and a number below 0 means none. */
 static double none_or(double given) {
     return isnan(given) ? 0 : given == 0 ? -1 : given;
 }
@@ -69,7 +69,7 @@ static int64_t none_or_count(int64_t given) {
     return given < 0 ? 0 : given == 0 ? -1 : given;
 }
 
-/* "loss", "loss:20"; 0 of them: -1. */
+/* Reads "loss" or "loss:20"; "loss:0" becomes -1. */
 static tutti_status read_monitor(const char *text, int64_t *every_out) {
     char *end = "";
     long long every = 1;
@@ -110,7 +110,7 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
                             .freeze = arguments->freeze.texts, .nfreeze = arguments->freeze.count,
                             .loss_every = arguments->log_every, .print = true, .metrics = arguments->metrics);
     TUTTI_TRY(read_monitor(arguments->monitor, &settings->options.monitor_every));
-    if (arguments->explain) { /* ends before training, and leaves the files of other runs alone */
+    if (arguments->explain) { /* ends before training, and does not touch the files of other runs */
         settings->options.checkpoint_dir = settings->options.metrics = NULL;
         settings->options.overwrite = false;
     }
