@@ -7,6 +7,8 @@
 #   a time, since they mostly wait.
 # tutti_script_test(name [LABELS labels...] [TIMEOUT seconds] COMMAND command...)
 #   A command that exits with 0, or with 77 for a skip (its last line is the reason).
+# tutti_test_program(name sources...)
+#   A program that tests start: <build>/tests/<name>, like the tests themselves, whichever folder declares it.
 #
 # Without Criterion, or with TUTTI_TESTS_SHIM=ON, they run on the small part of it in tests/support/criterion_shim.
 option(TUTTI_TESTS_SHIM "Run the tests without Criterion" OFF)
@@ -52,17 +54,21 @@ function(tutti_test_properties name timeout labels)
   endif()
 endfunction()
 
+function(tutti_test_program name)
+  add_executable(${name} ${ARGN})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endfunction()
+
 function(tutti_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "PROCESSES;HOSTS" "TIMEOUT;JOBS" "LIBRARIES;LABELS")
   if(NOT arg_JOBS)
     set(arg_JOBS 1)
   endif()
-  add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})
+  tutti_test_program(test_${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(test_${name} PRIVATE tutti_test_support ${arg_LIBRARIES} ${TUTTI_CRITERION})
   if(TUTTI_SANITIZE MATCHES thread)
     target_sources(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/thread_sanitizer.c)
   endif()
-  set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   set(with)
   if(arg_HOSTS)
     set(with ${PROJECT_SOURCE_DIR}/tests/support/with_hosts)

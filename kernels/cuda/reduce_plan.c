@@ -1,7 +1,7 @@
 /*
  * Turns a reduction as callers describe it (kernels/reduce.h) into arguments of the kernels. The rules are those of
  * kernels/host/reduce.c: a change to one of the two needs the same change to the other, which
- * tests/test_device_arithmetic.c checks.
+ * tests/kernels/test_device_arithmetic.c checks.
  */
 #include "kernels/cuda/reduce_plan.h"
 

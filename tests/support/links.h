@@ -1,6 +1,6 @@
 /*
  * What tests of links run on: a communicator's ranks with links to everyone, given as ready connections (mesh.h) or made
- * through their doors, and a rail of all ranks with an operation at hand.
+ * through their listeners, and a rail of all ranks with an operation at hand.
  */
 #ifndef TUTTI_TESTS_LINKS_H
 #define TUTTI_TESTS_LINKS_H
@@ -41,7 +41,7 @@ void links_next_op(links_stage *s);
 void links_fill(char *data, int rank, size_t bytes);
 tutti_status links_compare(const char *data, int rank, size_t bytes);
 
-/* As if every rank were a host of its own: all connect by their doors. */
+/* As if every rank were a host of its own: all connect by their listeners. */
 typedef struct links_doors {
     tutti_listener_info cards[LINKS_MOST_RANKS];
     tutti_hosts hosts;

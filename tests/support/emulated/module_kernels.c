@@ -1,6 +1,6 @@
 /*
  * The kernels of a module (libtutti_cuda.so, or the stand-in that TUTTI_CUDA_MODULE names) under the names of those that are
- * compiled for the host, so that tests/test_cuda_kernels*.c try them, too. See arrays.h.
+ * compiled for the host, so that tests/kernels/test_cuda_kernels*.c try them, too. See arrays.h.
  *
  *   tutti_gpu_add(compute, ...)  ->  upload the arrays, kernels->add(the module's compute, ...) on the GPU's, download them
  *
