@@ -21,7 +21,7 @@ refused() { # refused TEXT OPTIONS...
 mkdir empty
 refused "--data $work/nosuch: there is no such folder" --data nosuch
 refused "--data $work/nosuch: there is no such folder" --epochs 1 --data=nosuch
-refused "--data $work/empty: no train-images-idx3-ubyte" --data "$work/empty"
+refused "--data $work/empty: this folder has no train-images-idx3-ubyte" --data "$work/empty"
 for ranks in x 0 -1 2x 5000 99999 ''; do
     refused "--ranks $ranks: must be a whole number from 1 to 4096" --ranks "$ranks"
 done

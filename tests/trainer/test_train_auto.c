@@ -110,7 +110,7 @@ Test(train_auto, keeps_to_a_limit_of_memory_or_says_what_the_least_is, .timeout 
     question wrong = {.run = {.options = {AUTO, "--memory-limit", "much"}},
                       .expected = "--memory-limit much: expected a size"};
     question other = {.run = {.options = {"--model", "lenet", "--memory-limit", "2GiB"}},
-                      .expected = "it is for --parallel-mode auto_parallel"};
+                      .expected = "only --parallel-mode auto_parallel uses it"};
     check(2, &any, NULL);
     check(2, &tight, NULL);
     check(2, &lacking, NULL);

@@ -344,7 +344,7 @@ def refusals(context):
 def other_group(context):
     context.init("gloo")
     rows = distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (context.size,)), [Shard(0)])
-    assert "of gloo" in refusal(RuntimeError, torch_tutti.redistribute, rows, None, [Replicate()])
+    assert "uses gloo" in refusal(RuntimeError, torch_tutti.redistribute, rows, None, [Replicate()])
     dist.destroy_process_group()
 
 
