@@ -208,6 +208,12 @@ static bool is_first(void) {
     return number == NULL || strcmp(number, "0") == 0;
 }
 
+static void say_doubt(const char *path, const tutti_rank_table *table) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (table->doubt[0] != '\0' && is_first() && !atomic_flag_test_and_set(&told))
+        tutti_log(TUTTI_LOG_WARN, "rank table %s: %s", path, table->doubt);
+}
+
 /* The file may be in the middle of an update: once it has been seen unfinished, invalid JSON means "not yet". */
 tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out) {
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
@@ -219,6 +225,7 @@ tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out
         if (status != TUTTI_OK && !(status == TUTTI_ERR_DATA && unfinished && !tutti_deadline_passed(&deadline)))
             return tutti_fail_context(status, "rank table %s", path);
         if (status == TUTTI_OK && table.completed) {
+            say_doubt(path, &table);
             *table_out = table;
             return TUTTI_OK;
         }

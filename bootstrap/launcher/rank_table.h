@@ -32,6 +32,7 @@ typedef struct tutti_rank_table {
     int count;
     tutti_rank_entry *entries; /* after the checks: sorted by rank */
     char nics[128];            /* the old layout's para_plane_nic_name, separated by commas */
+    char doubt[128];           /* what contradicts the rest of the table, but harms nothing; "": nothing does */
 } tutti_rank_table;
 
 /* The function table of the module `json` (modules/json.c), which uses the JSON library. */

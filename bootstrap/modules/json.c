@@ -105,6 +105,16 @@ static tutti_status check_unique(const cJSON *list, const char *name, const char
     return TUTTI_OK;
 }
 
+/* Number of servers of the entries from `first` on. */
+static int count_servers(const tutti_rank_table *table, int first) {
+    int nservers = 0;
+    for (int i = first, j; i < table->count; i++) {
+        for (j = first; strcmp(table->entries[j].server, table->entries[i].server) != 0;) j++;
+        nservers += j == i;
+    }
+    return nservers;
+}
+
 static tutti_status read_group(const cJSON *group, tutti_rank_table *table) {
     const cJSON *instances, *instance;
     int capacity = 0, before = table->count;
@@ -119,9 +129,11 @@ static tutti_status read_group(const cJSON *group, tutti_rank_table *table) {
     free(table->entries);
     table->entries = grown;
     cJSON_ArrayForEach(instance, instances) TUTTI_TRY(read_instance(instance, before + capacity, table));
-    return check_count(group,
-                       cJSON_HasObjectItem(group, "device_count") ? "device_count" : "device_num", /* cloud, lab */
-                       table->count - before, "devices");
+    TUTTI_TRY(check_count(group,
+                          cJSON_HasObjectItem(group, "device_count") ? "device_count" : "device_num", /* cloud, lab */
+                          table->count - before, "devices"));
+    if (!cJSON_HasObjectItem(group, "server_num")) return TUTTI_OK;
+    return check_count(group, "server_num", count_servers(table, before), "servers");
 }
 
 /* Joins the names of interfaces with commas; what is no text, or does not fit, is left out. */
@@ -133,6 +145,19 @@ static void read_nics(const cJSON *root, char *text, size_t capacity) {
         if (one == NULL || used + strlen(one) + 2 > capacity) continue;
         used += (size_t)snprintf(text + used, capacity - used, "%s%s", used > 0 ? "," : "", one);
     }
+}
+
+/* HCCL does not read para_plane_nic_num, and tables in use have wrong ones: a mismatch is only a doubt. */
+static void doubt_nics(const cJSON *root, tutti_rank_table *table) {
+    const cJSON *names = cJSON_GetObjectItemCaseSensitive(root, "para_plane_nic_name");
+    int nics = 0, nservers = count_servers(table, 0);
+    if (read_number(root, "para_plane_nic_num", &nics) != TUTTI_OK) return;
+    if (cJSON_IsArray(names) && cJSON_GetArraySize(names) != nics)
+        snprintf(table->doubt, sizeof table->doubt, "para_plane_nic_num is %d, but para_plane_nic_name has %d names",
+                 nics, cJSON_GetArraySize(names));
+    else if (nics != table->count && (int64_t)nics * nservers != table->count)
+        snprintf(table->doubt, sizeof table->doubt, "para_plane_nic_num is %d, but there are %d devices on %d servers",
+                 nics, table->count, nservers);
 }
 
 /* The old layout, "standard": a group of instances. */
@@ -147,6 +172,7 @@ static tutti_status read_groups(const cJSON *root, tutti_rank_table *table) {
     TUTTI_TRY(check_count(root, "group_count", cJSON_GetArraySize(groups), "groups"));
     TUTTI_TRY(check_unique(groups, "group_name", "groups"));
     cJSON_ArrayForEach(group, groups) TUTTI_TRY(read_group(group, table));
+    doubt_nics(root, table);
     return TUTTI_OK;
 }
 

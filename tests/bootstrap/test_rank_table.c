@@ -259,6 +259,8 @@ TABLE_TEST(what_is_wrong_with_the_old_layout_is_said) {
         {"\"group_count\": \"1\",", "", "group_count is missing"},
         {"\"instance_count\": \"4\"", "\"instance_count\": \"3\"", "instance_count is 3, but there are 4 instances"},
         {"\"device_num\": \"4\"", "\"device_num\": \"8\"", "device_num is 8, but there are 4 devices"},
+        {"\"server_num\": \"2\"", "\"server_num\": \"4\"", "server_num is 4, but there are 2 servers"},
+        {"\"server_num\": \"2\"", "\"server_num\": \"0\"", "server_num is 0"},
         {"\"rank_id\": \"3\"", "\"rank_id\": \"4\"", "the rank_id 0 to 3, but none has 3"},
         {"\"rank_id\": \"3\"", "\"rank_id\": \"2\"", "the rank_id 0 to 3, but two have 2"},
         {"\"rank_id\": \"3\"", "\"rank_id\": \"-1\"", "rank_id is not a number"},
@@ -280,6 +282,26 @@ TABLE_TEST(what_is_wrong_with_the_old_layout_is_said) {
         write_changed(old_layout, wrong[i][0], wrong[i][1]);
         expect_error(wrong[i][2]);
     }
+}
+
+/* HCCL does not compare these, so such tables are in use. */
+TABLE_TEST(a_wrong_number_of_nics_is_said_once_and_the_table_is_used) {
+    static const char *const doubtful[][3] = {
+        {"\"para_plane_nic_num\": \"2\"", "\"para_plane_nic_num\": \"4\"",
+         "rank table table.json: para_plane_nic_num is 4, but para_plane_nic_name has 2 names"},
+        {"[\"eth0\", \"eth1\"], \"para_plane_nic_num\": \"2\"", "[\"eth0\"], \"para_plane_nic_num\": 1",
+         "rank table table.json: para_plane_nic_num is 1, but there are 4 devices on 2 servers"},
+    };
+    for (size_t i = 0; i < sizeof doubtful / sizeof *doubtful; i++) {
+        write_changed(old_layout, doubtful[i][0], doubtful[i][1]);
+        for (int rank = 0; rank < 2; rank++) {
+            shell_run("RANK_ID=%d $TUTTI_BUILD/tests/world_probe world", rank);
+            cr_assert_eq(shell_count(doubtful[i][2]), rank == 0, "%s", shell_output);
+        }
+    }
+    write_file("table.json", old_layout);
+    shell_run("RANK_ID=0 $TUTTI_BUILD/tests/world_probe world");
+    HAS_NOT("para_plane_nic_num");
 }
 
 TABLE_TEST(two_pods_of_one_name_are_said) {
