@@ -400,6 +400,27 @@ tutti_status tutti_rank_table_world(tutti_world *world_out) {
     return status == TUTTI_OK ? status : tutti_fail_context(status, "rank table %s", path);
 }
 
+int tutti_rank_table_device(const tutti_world *world) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *path = tutti_launcher_variable(path_variable());
+    tutti_rank_table table = {0};
+    int rank, nranks, device = TUTTI_UNTOLD;
+    if (path == NULL || read_variable("RANK_ID", &rank) != TUTTI_OK || rank != world->rank ||
+        read_variable("RANK_SIZE", &nranks) != TUTTI_OK || nranks != world->size)
+        return TUTTI_UNTOLD;
+    tutti_status status = load_once(path, &table);
+    if (status == TUTTI_OK && !table.completed) status = tutti_fail(TUTTI_ERR_DATA, "its status is not 'completed'");
+    if (status == TUTTI_OK) status = find_self(&table, &rank);
+    if (status == TUTTI_OK) {
+        device = table.entries[rank].device;
+        choose_interfaces(&table, &table.entries[rank]);
+    } else if (!atomic_flag_test_and_set(&told)) {
+        tutti_log(TUTTI_LOG_INFO, "rank table %s is not used: %s", path, tutti_last_error());
+    }
+    tutti_rank_table_free(&table);
+    return device;
+}
+
 /* ---------------------------------------------------------------------------------------------- meeting */
 
 /* FNV-1a; equal for the same devices, regardless of the file's format. */

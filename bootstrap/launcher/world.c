@@ -5,7 +5,8 @@
  * launcher omits are filled in and logged where the ranks meet on this host, and are unknown (-1) where there may be
  * several hosts, until the ranks have met; a contradiction fails with an error that shows all values found.
  * torchrun's variables take precedence over a rank table, and that over the variables of MPI and Slurm: variables
- * that are set by hand inside such a job are meant.
+ * that are set by hand inside such a job are meant. Where a rank table agrees with torchrun's variables, it still
+ * provides the device and the interface.
  */
 #include "bootstrap/launcher/world.h"
 
@@ -197,7 +198,8 @@ static tutti_status read_world(tutti_world *world_out, tutti_launcher *launcher_
 tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_out) {
     tutti_world world;
     TUTTI_TRY(read_world(&world, launcher_out));
-    if (*launcher_out != TUTTI_LAUNCHER_RANK_TABLE) world.device = UNSET;
+    if (*launcher_out == TUTTI_LAUNCHER_TORCHRUN) world.device = tutti_rank_table_device(&world);
+    else if (*launcher_out != TUTTI_LAUNCHER_RANK_TABLE) world.device = UNSET;
     if (world.local_size == UNSET || world.nodes == UNSET) fill_unknown(&world);
     *world_out = world;
     return TUTTI_OK;

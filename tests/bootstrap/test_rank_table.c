@@ -14,6 +14,7 @@
 #include "bootstrap/launcher/rank_table.h"
 #include "bootstrap/launcher/world.h"
 #include "tests/support/shell.h"
+#include "tests/support/variables.h"
 
 TestSuite(rank_table, .timeout = 60);
 #define TABLE_TEST(name) Test(rank_table, name, .init = enter, .fini = shell_leave_folder)
@@ -175,6 +176,23 @@ TABLE_TEST(the_other_name_of_the_variable_works_and_torchruns_count_first) {
     tutti_world world;
     cr_assert_eq(tutti_world_get(&world), TUTTI_OK);
     cr_assert(world.rank == 0 && world.size == 1);
+}
+
+/* As under tuttirun --rank-table. */
+TABLE_TEST(a_table_that_agrees_with_torchruns_variables_gives_the_device) {
+    write_file("table.json", old_layout);
+    variables_set("RANK_TABLE_FILE=table.json RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 "
+                  "RANK_ID=2 RANK_SIZE=4 DEVICE_ID=4");
+    expect_world("2", 4, 0, 2, 1, 2);
+    cr_assert_eq(world_of("2").device, 4);
+    cr_assert_eq(world_of("3").device, -1, "RANK_ID is not RANK");
+    static const char *const others[][2] = {{"DEVICE_ID", "0"}, {"RANK_SIZE", "8"}, {"RANK_TABLE_FILE", "none.json"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        setenv(others[i][0], others[i][1], 1);
+        cr_assert_eq(world_of("2").device, -1, "%s", others[i][0]);
+        setenv("DEVICE_ID", "4", 1);
+        setenv("RANK_SIZE", "4", 1);
+    }
 }
 
 /* -------------------------------------------------------------------------------------------- this process */
