@@ -264,6 +264,13 @@ static tutti_status read_variable(const char *name, int *number_out) {
     return TUTTI_OK;
 }
 
+bool tutti_rank_table_is_here(const tutti_rank_entry *entry) {
+    const char *advertised = tutti_setting_text(TUTTI_SETTING_ADVERTISE);
+    if (*advertised != '\0' && (strcmp(entry->server, advertised) == 0 || strcmp(entry->host_ip, advertised) == 0))
+        return true;
+    return tutti_host_is_own(entry->server) || tutti_host_is_own(entry->host_ip) || tutti_host_is_own(entry->pod);
+}
+
 /* Without RANK_ID: finds the device of that number on this server. */
 static tutti_status find_by_device(const tutti_rank_table *table, int device, int *rank_out) {
     const tutti_rank_entry *entries = table->entries;
@@ -273,9 +280,7 @@ static tutti_status find_by_device(const tutti_rank_table *table, int device, in
     for (int i = 0; i < table->count; i++) {
         const tutti_rank_entry *entry = &entries[i];
         if (entry->device != device) continue;
-        if (several && !tutti_host_is_own(entry->server) && !tutti_host_is_own(entry->host_ip) &&
-            !tutti_host_is_own(entry->pod))
-            continue;
+        if (several && !tutti_rank_table_is_here(entry)) continue;
         *rank_out = i;
         nfound++;
     }
@@ -423,8 +428,8 @@ int tutti_rank_table_device(const tutti_world *world) {
 
 /* ---------------------------------------------------------------------------------------------- meeting */
 
-/* FNV-1a; equal for the same devices, regardless of the file's format. */
-static uint64_t hash(const tutti_rank_table *table) {
+/* FNV-1a */
+uint64_t tutti_rank_table_hash(const tutti_rank_table *table) {
     uint64_t value = TUTTI_FNV_BASIS;
     for (int i = 0; i < table->count; i++) {
         char line[128];
@@ -434,20 +439,21 @@ static uint64_t hash(const tutti_rank_table *table) {
     return value;
 }
 
+const char *tutti_rank_table_host(const tutti_rank_table *table) {
+    const tutti_rank_entry *first = &table->entries[0];
+    uint8_t address[16];
+    bool one_server = true;
+    for (int i = 1; i < table->count; i++) one_server &= strcmp(table->entries[i].server, first->server) == 0;
+    if (one_server) return "127.0.0.1";
+    if (first->host_ip[0] != '\0') return first->host_ip;
+    return tutti_address_read(first->server, address) ? first->server : first->device_ip;
+}
+
 tutti_status tutti_rank_table_meeting(char *host_out, size_t host_capacity, char *run_out, size_t run_capacity) {
     tutti_rank_table table = {0};
-    uint8_t address[16];
     TUTTI_TRY(tutti_rank_table_load(tutti_launcher_variable(path_variable()), &table));
-    const tutti_rank_entry *first = &table.entries[0];
-    const char *host = "127.0.0.1";
-    bool one_server = true;
-    for (int i = 1; i < table.count; i++) one_server &= strcmp(table.entries[i].server, first->server) == 0;
-    if (!one_server) {
-        host = first->host_ip[0] != '\0' ? first->host_ip : first->server;
-        if (first->host_ip[0] == '\0' && !tutti_address_read(first->server, address)) host = first->device_ip;
-    }
-    snprintf(host_out, host_capacity, "%s", host);
-    snprintf(run_out, run_capacity, "table-%016llx", (unsigned long long)hash(&table));
+    snprintf(host_out, host_capacity, "%s", tutti_rank_table_host(&table));
+    snprintf(run_out, run_capacity, "table-%016llx", (unsigned long long)tutti_rank_table_hash(&table));
     tutti_rank_table_free(&table);
     return TUTTI_OK;
 }

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <tutti/tutti.h>
 
@@ -57,9 +58,15 @@ int tutti_rank_table_device(const tutti_world *world);
 /* The host of rank 0, as an address or a name, and a name for the job that is derived from the table. */
 tutti_status tutti_rank_table_meeting(char *host_out, size_t host_capacity, char *run_out, size_t run_capacity);
 
-/* For rank_table.c and tests. */
+/* Reads the table, checks it, and waits until it is completed. */
 tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out);
 void tutti_rank_table_free(tutti_rank_table *table);
+/* Whether the entry's server is this host: by its name, one of its addresses, its pod or TUTTI_ADVERTISE. */
+bool tutti_rank_table_is_here(const tutti_rank_entry *entry);
+/* Rank 0's host, as an address (or several, separated by commas) or a name. */
+const char *tutti_rank_table_host(const tutti_rank_table *table);
+/* Equal for the same ranks on the same devices, whatever the file's format. */
+uint64_t tutti_rank_table_hash(const tutti_rank_table *table);
 /* Replaces commas before ']' and '}' by blanks: they are not valid JSON, but occur in MindSpore's own examples. */
 void tutti_rank_table_strip_commas(char *text);
 

@@ -140,6 +140,10 @@ LAUNCHERS_TEST(a_rank_tables_device_ip_chooses_the_interface) {
     HAS("rank table: device_ip chooses data0 between hosts");
     HAS("is reached at 10.78.0.1 on data0");
     HAS_NOT(" on eth0");
+    run_on_both("env TUTTI_LOG=info $TUTTI_BUILD/bin/tuttirun --rank-table table.json $P reduce");
+    HAS("rank table: device_ip chooses data0 between hosts");
+    HAS("is reached at 10.78.0.1 on data0");
+    HAS_NOT(" on eth0");
     setenv("TUTTI_SOCKET_IFNAME", "=eth0", 1);
     run_on_both(WITH_TABLE);
     unsetenv("TUTTI_SOCKET_IFNAME");
@@ -218,7 +222,8 @@ LAUNCHERS_TEST(containers_that_say_too_little) {
     run_in_vain("TUTTI_PORTS=20001-20000");
     HAS("TUTTI_PORTS=20001-20000: expected two ports from 1 to 65535, the first and the last, such as 20000-20031");
     run_in_vain("TUTTI_PORTS=20000-20001 TUTTI_ADVERTISE=host0");
-    HAS("TUTTI_ADVERTISE=host0 is not an address: expected the IPv4 or IPv6 address at which other hosts reach this one");
+    HAS("TUTTI_ADVERTISE=host0 is not an address: expected the IPv4 or IPv6 address at which other hosts reach this "
+        "one");
     run_in_vain("TUTTI_PORTS=20000-20001"); /* the others are sent to 172.17.0.2, which is their own */
     HAS("172.17.0.2 port 2000");
 }

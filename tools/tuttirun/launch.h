@@ -10,6 +10,7 @@
  *   launch_group.c     watches the ranks of an attempt until the last has ended
  *   launch_nodes*.c    exchange events with the tuttiruns of other nodes
  *   launch_list.c      finds this node in a list of nodes
+ *   launch_table.c     reads and writes rank tables
  *   launch_keeper.c    cleans up after a tuttirun that was killed
  *
  * One thread does all of this, driven by a signalfd, the pipes of the ranks and news from other nodes. The store
@@ -35,8 +36,16 @@ enum { TUTTI_LAUNCH_OUT = 1, TUTTI_LAUNCH_ERR = 2, TUTTI_LAUNCH_BOTH = 3 }; /* m
 
 /* --------------------------------------------------------------------------------------------- options */
 
+/* What a rank table says of a local rank. */
+typedef struct tutti_launch_seat {
+    int rank, device;
+} tutti_launch_seat;
+
 typedef struct tutti_launch_options {
     int nnodes, node_rank, nproc;
+    int size;                 /* ranks of all nodes */
+    tutti_launch_seat *seats; /* by local rank; NULL: there is no rank table, and ranks count on from node to node */
+    int table_hash;           /* of the rank table; 0: there is none */
     const char *master_addr;
     int master_port; /* 0: any free port */
     bool module, no_python;
@@ -60,6 +69,7 @@ typedef struct tutti_launch_options {
     const char *nnodes_text, *nproc_text, *endpoint, *backend, *bind, *numa_binding;
     const char *count_text; /* mpirun's -n */
     const char *nodes;      /* OneFlow's list of nodes */
+    const char *rank_table; /* after the checks: its path from the root */
 } tutti_launch_options;
 
 /* Reads the command line and the PET_* variables. Each error is one line. */
@@ -70,12 +80,22 @@ tutti_status tutti_launch_mask(const char *text, int local_rank, int *mask_out);
 /* Whether the list "0,2" (NULL: all local ranks) contains the local rank. */
 bool tutti_launch_listed(const char *list, int local_rank);
 
+static inline int tutti_launch_rank_of(const tutti_launch_options *options, int local_rank) {
+    if (options->seats != NULL) return options->seats[local_rank].rank;
+    return options->node_rank * options->nproc + local_rank;
+}
+
+/* Takes nodes and ranks from the rank table of the options. */
+tutti_status tutti_launch_read_table(tutti_launch_options *options);
+
 /* The value of --nodes as hosts separated by commas: from itself, from OneFlow's list [{"addr": "192.168.1.12"}, ...],
  * or from @FILE. Release it with free(). */
 tutti_status tutti_launch_expand_nodes(const char *text, char **list_out);
 /* Finds this host in the list of nodes "192.168.1.12,192.168.1.11" (or Slurm's "node[1-4]"), by its name or by one
  * of its addresses. */
 tutti_status tutti_launch_find_node(const char *list, int *node_out);
+/* Writes "eth0 10.0.0.1, lo 127.0.0.1": the addresses of this host. */
+void tutti_launch_list_own(char *text, size_t capacity);
 /* Returns the number of hosts in the list, and the first one, which hosts the store; fails if the list is
  * malformed. */
 tutti_status tutti_launch_read_nodes(const char *list, int *nnodes_out, char *first_out, size_t capacity);

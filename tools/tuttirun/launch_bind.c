@@ -89,15 +89,25 @@ static void log_plan(const tutti_launch_options *options, const tutti_launch_bin
         if (range.count == 0) continue;
         tutti_topology_list(&topology->cpus[range.first], range.count, list, sizeof list);
         tutti_log(TUTTI_LOG_INFO, "rank %d runs on CPUs %s (NUMA node %d, package %d, by %s)",
-                  options->node_rank * options->nproc + i, list, topology->cpus[range.first].node,
+                  tutti_launch_rank_of(options, i), list, topology->cpus[range.first].node,
                   topology->cpus[range.first].package, topology->source);
     }
     if (binding->ranges[0].count == 0)
         tutti_log(TUTTI_LOG_INFO, "ranks are not bound to cores: %d ranks, %d cores", options->nproc, topology->ncores);
 }
 
+/* The GPUs of the ranks, as in CUDA_VISIBLE_DEVICES; a rank table gives their numbers on the host. */
+static const char *list_gpus(const tutti_launch_options *options, char *text, size_t capacity) {
+    size_t used = 0;
+    if (options->seats == NULL) return getenv("CUDA_VISIBLE_DEVICES");
+    for (int i = 0; i < options->nproc && used < capacity; i++)
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d", i > 0 ? "," : "", options->seats[i].device);
+    return text;
+}
+
 static tutti_status place_ranks(const tutti_launch_options *options, tutti_launch_binding *binding) {
     int *gpu_nodes = NULL;
+    char gpus[256];
     tutti_status status = TUTTI_OK;
     TUTTI_TRY(tutti_topology_read(&binding->topology));
     if (binding->topology.foreign)
@@ -106,8 +116,8 @@ static tutti_status place_ranks(const tutti_launch_options *options, tutti_launc
                           "set HWLOC_THISSYSTEM=1");
     TUTTI_TRY(tutti_calloc((size_t)options->nproc, sizeof *binding->ranges, &binding->ranges));
     TUTTI_TRY(tutti_calloc((size_t)options->nproc, sizeof *gpu_nodes, &gpu_nodes));
-    bool near =
-        options->near_gpus && tutti_launch_gpu_nodes("", getenv("CUDA_VISIBLE_DEVICES"), options->nproc, gpu_nodes);
+    bool near = options->near_gpus &&
+                tutti_launch_gpu_nodes("", list_gpus(options, gpus, sizeof gpus), options->nproc, gpu_nodes);
     status =
         tutti_place_ranks(&binding->topology, options->place, options->nproc, near ? gpu_nodes : NULL, binding->ranges);
     free(gpu_nodes);

@@ -180,8 +180,7 @@ static bool is_here(search *s, const char *host) {
     return !tutti_address_read(host, address) && resolves_here(s, host);
 }
 
-/* Writes "eth0 10.0.0.1, lo 127.0.0.1": the addresses of this host. */
-static void list_own(char *text, size_t capacity) {
+void tutti_launch_list_own(char *text, size_t capacity) {
     enum { MOST_SHOWN = 16 };
     tutti_interface own[MOST_SHOWN];
     int count = 0;
@@ -217,7 +216,7 @@ tutti_status tutti_launch_find_node(const char *list, int *node_out) {
     }
     if (found < 0) {
         char names[80] = "";
-        list_own(own, sizeof own);
+        tutti_launch_list_own(own, sizeof own);
         if (s.unanswered > 0)
             snprintf(names, sizeof names, " (for %d names, no name server has answered within %lld ms)", s.unanswered,
                      (long long)s.most_ms);

@@ -47,9 +47,10 @@ typedef struct tutti_launch_nodes_options {
     int port;
     const char *master; /* the same host as the user wrote it */
     const char *run_id, *own_host;
-    const char *secret;           /* secret of the job; NULL or "": none */
-    const char *list;             /* list of the nodes' addresses; NULL: unknown */
-    int nnodes, node, nproc, pid; /* pid: of tuttirun */
+    const char *secret;    /* secret of the job; NULL or "": none */
+    const char *list;      /* list of the nodes' addresses; NULL: unknown */
+    int nnodes, node, pid; /* pid: of tuttirun */
+    int nproc, table_hash; /* equal on all nodes; nproc 0: a rank table, of this hash, says which ranks there are */
     int max_restarts;
     /* longest wait for the store to appear, and longest wait for the nodes to gather in it */
     int64_t join_ms;

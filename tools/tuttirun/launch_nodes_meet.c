@@ -103,17 +103,18 @@ tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *te
 
 /* How a node was started. */
 typedef struct record {
-    int version, nnodes, nproc, max_restarts, pid;
+    int version, nnodes, nproc, table_hash, max_restarts, pid;
     char host[256];
 } record;
 
-static const char *const record_format = "%d %d %d %d %d %255[^\n]";
+static const char *const record_format = "%d %d %d %d %d %d %255[^\n]";
 
 static record own_record(const tutti_launch_nodes *nodes) {
     const tutti_launch_nodes_options *options = &nodes->options;
     record own = {.version = TUTTI_VERSION_MAJOR * 1000000 + TUTTI_VERSION_MINOR * 1000 + TUTTI_VERSION_PATCH,
                   .nnodes = options->nnodes,
                   .nproc = options->nproc,
+                  .table_hash = options->table_hash,
                   .max_restarts = options->max_restarts,
                   .pid = options->pid};
     snprintf(own.host, sizeof own.host, "%s", options->own_host[0] != '\0' ? options->own_host : "?");
@@ -125,7 +126,8 @@ static tutti_status read_record(tutti_launch_nodes *nodes, int node, int64_t wai
     char text[RECORD_BYTES];
     record r = {0};
     TUTTI_TRY(tutti_launch_get(nodes, tutti_launch_node_key(nodes, "join", node), text, sizeof text, wait_ms));
-    if (sscanf(text, record_format, &r.version, &r.nnodes, &r.nproc, &r.max_restarts, &r.pid, r.host) != 6)
+    if (sscanf(text, record_format, &r.version, &r.nnodes, &r.nproc, &r.table_hash, &r.max_restarts, &r.pid, r.host) !=
+        7)
         return tutti_fail(TUTTI_ERR_DATA,
                           "the store at %s:%d holds '%.60s' for node %d: it is not the store of a tuttirun",
                           nodes->options.host, nodes->options.port, text, node);
@@ -136,8 +138,8 @@ static tutti_status read_record(tutti_launch_nodes *nodes, int node, int64_t wai
 static tutti_status write_record(tutti_launch_nodes *nodes) {
     char text[RECORD_BYTES];
     record own = own_record(nodes);
-    snprintf(text, sizeof text, "%d %d %d %d %d %s", own.version, own.nnodes, own.nproc, own.max_restarts, own.pid,
-             own.host);
+    snprintf(text, sizeof text, "%d %d %d %d %d %d %s", own.version, own.nnodes, own.nproc, own.table_hash,
+             own.max_restarts, own.pid, own.host);
     return tutti_launch_set(nodes, tutti_launch_node_key(nodes, "join", nodes->options.node), text);
 }
 
@@ -175,6 +177,7 @@ static void list_different(const record *one, const record *other, char *text, s
         int one, other;
     } pairs[] = {{"--nnodes", one->nnodes, other->nnodes},
                  {"--nproc-per-node", one->nproc, other->nproc},
+                 {"a --rank-table of hash", one->table_hash, other->table_hash},
                  {"--max-restarts", one->max_restarts, other->max_restarts},
                  {"Tutti of version", one->version, other->version}};
     size_t used = 0;

@@ -40,6 +40,7 @@ static const option_row rows[] = {
     {"ctrl-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   the same as --master-port"},
     {"device-num", 0, TEXT, AT(nproc_text), 0, 0, "N   the same as --nproc-per-node"},
     {"gpu-device-num", 0, TEXT, AT(nproc_text), 0, 0, NULL}, /* OneFlow's name in programs */
+    {"rank-table", 0, TEXT, AT(rank_table), 0, 0, "FILE   nodes and ranks as in a rank table of MindSpore or HCCL"},
     {"standalone", 0, FLAG, AT(standalone), 0, 0, "   one node, any free port"},
     {"module", 'm', FLAG, AT(module), 0, 0, "   the program is a Python module"},
     {"no-python", 0, FLAG, AT(no_python), 0, 0, "   run the program directly, whatever its name"},
@@ -342,6 +343,20 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
                       "--redirect-stdout-and-stderr");
 }
 
+/* The nodes and the ranks of this one. default_nproc: PET_NPROC_PER_NODE, or NULL. */
+static tutti_status check_placement(tutti_launch_options *options, const char *default_nproc) {
+    if (options->nodes != NULL) TUTTI_TRY(check_nodes(options));
+    if (options->nnodes_text == NULL) options->nnodes_text = "1";
+    TUTTI_TRY(check_nnodes(options));
+    if (options->count_text != NULL) TUTTI_TRY(check_count(options));
+    if (options->nproc_text == NULL)
+        options->nproc_text = options->count_text != NULL ? options->count_text : default_nproc;
+    if (options->nproc_text == NULL) options->nproc_text = "1";
+    TUTTI_TRY(check_nproc(options));
+    options->size = options->nnodes * options->nproc;
+    return TUTTI_OK;
+}
+
 tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_options *options_out) {
     tutti_launch_options options = {
         .node_rank = -1, .master_port = -1, .role = "default", .backend = "static", .tee = "0", .redirects = "0"};
@@ -351,15 +366,10 @@ tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_opti
     TUTTI_TRY(read_arguments(argc, argv, &options));
     if (!options.help && !options.version) {
         if (options.endpoint != NULL && *options.endpoint != '\0') TUTTI_TRY(check_endpoint(&options));
-        if (options.nodes != NULL) TUTTI_TRY(check_nodes(&options));
-        if (options.nnodes_text == NULL) options.nnodes_text = "1";
-        TUTTI_TRY(check_nnodes(&options));
-        if (options.count_text != NULL) TUTTI_TRY(check_count(&options));
-        if (options.nproc_text == NULL) options.nproc_text = options.count_text != NULL ? options.count_text : nproc;
-        if (options.nproc_text == NULL) options.nproc_text = "1";
-        TUTTI_TRY(check_nproc(&options));
-        bool any_port = options.standalone ||
-                        options.count_text != NULL; /* like mpirun: no fixed port on which jobs could collide */
+        if (options.rank_table != NULL) TUTTI_TRY(tutti_launch_read_table(&options));
+        else TUTTI_TRY(check_placement(&options, nproc));
+        bool any_port = options.standalone || options.count_text != NULL ||
+                        (options.rank_table != NULL && options.nnodes == 1); /* no port on which jobs could collide */
         if (options.master_port < 0) options.master_port = any_port ? 0 : 29500;
         if (options.master_addr == NULL || options.standalone) options.master_addr = "127.0.0.1";
         TUTTI_TRY(check_conflicts(&options));

@@ -57,7 +57,7 @@ static void free_variables(variables *list) {
 
 static tutti_status set_places(const tutti_launch_job *job, int local_rank, variables *list) {
     const tutti_launch_options *options = job->options;
-    int rank = options->node_rank * options->nproc + local_rank, size = options->nnodes * options->nproc;
+    const int rank = tutti_launch_rank_of(options, local_rank), size = options->size;
     TUTTI_TRY(set_variable(list, "RANK=%d", rank));
     TUTTI_TRY(set_variable(list, "WORLD_SIZE=%d", size));
     TUTTI_TRY(set_variable(list, "LOCAL_RANK=%d", local_rank));
@@ -69,7 +69,9 @@ static tutti_status set_places(const tutti_launch_job *job, int local_rank, vari
     TUTTI_TRY(set_variable(list, "ROLE_NAME=%.200s", options->role));
     TUTTI_TRY(set_variable(list, "RANK_ID=%d", rank)); /* MindSpore's names */
     TUTTI_TRY(set_variable(list, "RANK_SIZE=%d", size));
-    TUTTI_TRY(set_variable(list, "DEVICE_ID=%d", local_rank));
+    TUTTI_TRY(
+        set_variable(list, "DEVICE_ID=%d", options->seats != NULL ? options->seats[local_rank].device : local_rank));
+    if (options->seats != NULL) TUTTI_TRY(set_variable(list, "RANK_TABLE_FILE=%s", options->rank_table));
     TUTTI_TRY(set_variable(list, "MASTER_ADDR=%.255s", job->master_addr));
     return set_variable(list, "MASTER_PORT=%d", job->master_port);
 }
@@ -158,8 +160,8 @@ tutti_status tutti_launch_log_root(tutti_launch_job *job) {
 static tutti_status log_folder(const tutti_launch_job *job, int attempt, int local_rank, char *folder,
                                size_t capacity) {
     const tutti_launch_options *options = job->options;
-    const int rank = options->node_rank * options->nproc + local_rank;
-    if (options->rank_dirs != NULL) snprintf(folder, capacity, "%s%d", options->rank_dirs, rank);
+    if (options->rank_dirs != NULL)
+        snprintf(folder, capacity, "%s%d", options->rank_dirs, tutti_launch_rank_of(options, local_rank));
     else if (has_old_names(options)) snprintf(folder, capacity, "%s/local_rank_%d", job->log_root, local_rank);
     else snprintf(folder, capacity, "%s/attempt_%d/%d", job->log_root, attempt, local_rank);
     return make_folder(folder);
@@ -190,8 +192,7 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
     bool only_file = options->redirect_all || options->rank_dirs != NULL || (redirects & which & ~tee);
     bool shown = !only_file && tutti_launch_listed(options->local_ranks_filter, local_rank);
     snprintf(name, sizeof name, "%s%s", which == TUTTI_LAUNCH_OUT ? "stdout" : "stderr", old_names ? "" : ".log");
-    if (options->rank_dirs != NULL)
-        snprintf(name, sizeof name, "log%d", options->node_rank * options->nproc + local_rank);
+    if (options->rank_dirs != NULL) snprintf(name, sizeof name, "log%d", tutti_launch_rank_of(options, local_rank));
     if (only_file || (tee & which)) TUTTI_TRY(open_file(folder, name, &file_fd));
     if (only_file) {
         way->rank_fd = file_fd;
@@ -281,8 +282,7 @@ tutti_status tutti_launch_rank_start(const tutti_launch_job *job, int attempt, i
     route out = {.rank_fd = -1, .stream = none}, err = {.rank_fd = -1, .stream = none};
     variables list = {0};
     char folder[PATH_MAX] = "";
-    tutti_launch_rank rank = {.local_rank = local_rank,
-                              .rank = job->options->node_rank * job->options->nproc + local_rank};
+    tutti_launch_rank rank = {.local_rank = local_rank, .rank = tutti_launch_rank_of(job->options, local_rank)};
     tutti_status status = TUTTI_OK;
     if (job->log_root[0] != '\0' || job->options->rank_dirs != NULL)
         TUTTI_TRY(log_folder(job, attempt, local_rank, folder, sizeof folder));

@@ -1,0 +1,148 @@
+/*
+ * tuttirun with rank tables: the ranks of this server, of one or of several servers; and what is wrong with a table.
+ * The servers are all this machine, each with a node's number.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/machine/module.h"
+#include "tests/support/shell.h"
+#include "tests/support/wire.h"
+
+TestSuite(launch_table, .timeout = 90);
+#define TABLE_TEST(name) Test(launch_table, name, .init = enter, .fini = shell_leave_folder)
+
+/* Two servers with two devices and one; the ranks do not follow their order. */
+static const char uneven[] =
+    "{\"version\": \"1.0\", \"status\": \"completed\", \"server_count\": \"2\", \"server_list\": [\n"
+    " {\"server_id\": \"10.9.9.9\", \"host_ip\": \"10.9.9.9\", \"device\": [\n"
+    "  {\"device_id\": \"0\", \"device_ip\": \"192.168.1.20\", \"rank_id\": \"1\"}]},\n"
+    " {\"server_id\": \"here\", \"host_ip\": \"127.0.0.1\", \"device\": [\n"
+    "  {\"device_id\": \"5\", \"device_ip\": \"192.168.1.11\", \"rank_id\": \"0\"},\n"
+    "  {\"device_id\": \"4\", \"device_ip\": \"192.168.1.10\", \"rank_id\": \"2\"}]}]}\n";
+
+static void write_file(const char *name, const char *text) {
+    FILE *file = fopen(name, "w");
+    cr_assert_not_null(file);
+    cr_assert(fputs(text, file) >= 0);
+    cr_assert_eq(fclose(file), 0);
+}
+
+/* The table with one piece of it replaced. */
+static void write_changed(const char *name, const char *piece, const char *by) {
+    char changed[2048];
+    const char *at = strstr(uneven, piece);
+    cr_assert_not_null(at, "'%s'", piece);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - uneven), uneven, by, at + strlen(piece));
+    write_file(name, changed);
+}
+
+static void enter(void) {
+    const tutti_module_calls *calls;
+    if (tutti_module_open("json", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
+    shell_enter_folder();
+    write_file("uneven.json", uneven);
+}
+
+TABLE_TEST(the_ranks_of_one_server_are_started_in_any_folder) {
+    write_file("one.json",
+               "{\"version\": \"1.0\", \"status\": \"completed\", \"server_list\": [{\"server_id\": \"any\", "
+               "\"device\": [{\"device_id\": \"7\", \"rank_id\": \"1\"}, {\"device_id\": \"4\", "
+               "\"rank_id\": \"2\"}, {\"device_id\": \"6\", \"rank_id\": \"0\"}]}]}");
+    cr_assert_eq(
+        shell_run("$T --rank_table one.json --rank-dirs sub/r sh -c 'echo $RANK of $WORLD_SIZE, $LOCAL_RANK of "
+                  "$LOCAL_WORLD_SIZE, $RANK_ID of $RANK_SIZE on $DEVICE_ID; $TUTTI_BUILD/tests/world_probe; "
+                  "[ \"$RANK_TABLE_FILE\" -ef ../../one.json ] || echo other table' && cat sub/r?/log?"),
+        0, "%s", shell_output);
+    HAS("0 of 3, 1 of 3, 0 of 3 on 6\n");
+    HAS("1 of 3, 2 of 3, 1 of 3 on 7\n");
+    HAS("2 of 3, 0 of 3, 2 of 3 on 4\n");
+    HAS("rank 1 of 3, local 2 of 3, node 0 of 1: met\n");
+    HAS_NOT("other table");
+}
+
+/* Runs tuttirun as both servers at the same time; what they print is in shell_output. */
+static void run_both(const char *first_options, const char *second_options, const char *program) {
+    shell_run("{ TUTTI_SECRET=x $T --no-prefix --node-rank 1 %s %s >second 2>&1; echo exit $? >>second; } &\n"
+              "TUTTI_SECRET=x $T --no-prefix %s %s; echo exit $?; wait; cat second",
+              second_options, program, first_options, program);
+}
+
+TABLE_TEST(two_servers_start_their_ranks_of_one_table) {
+    int port = wire_free_port();
+    char options[128];
+    snprintf(options, sizeof options, "--rank-table uneven.json --master-port %d", port);
+    run_both(options, options,
+             "sh -c 'echo $RANK on $DEVICE_ID, node $GROUP_RANK; exec $TUTTI_BUILD/tests/world_probe'");
+    static const char *const lines[] = {"0 on 5, node 0\n",
+                                        "1 on 0, node 1\n",
+                                        "2 on 4, node 0\n",
+                                        "rank 0 of 3, local 1 of 2, node 0 of 2: met\n",
+                                        "rank 1 of 3, local 0 of 1, node 1 of 2: met\n",
+                                        "rank 2 of 3, local 0 of 2, node 0 of 2: met\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) HAS(lines[i]);
+    cr_assert_eq(shell_count("exit 0\n"), 2, "%s", shell_output);
+    HAS_NOT("tuttirun:");
+}
+
+TABLE_TEST(servers_with_different_tables_do_not_start) {
+    int port = wire_free_port();
+    char first[128], second[128];
+    write_changed("other.json", "\"device_id\": \"4\"", "\"device_id\": \"3\"");
+    snprintf(first, sizeof first, "--rank-table uneven.json --master-port %d", port);
+    snprintf(second, sizeof second, "--rank-table other.json --master-port %d", port);
+    run_both(first, second, "echo started");
+    HAS("was started with a --rank-table of hash ");
+    HAS("all nodes must be started with the same");
+    cr_assert_eq(shell_count("exit 1\n"), 2, "%s", shell_output);
+    HAS_NOT("started\n");
+}
+
+TABLE_TEST(a_missing_server_is_named) {
+    cr_assert_eq(shell_run("TUTTI_CONNECT_TIMEOUT_MS=3000 $T --rank-table uneven.json --master-port %d echo started",
+                           wire_free_port()),
+                 1);
+    HAS("node 1 (10.9.9.9) did not join");
+    HAS_NOT("started\n");
+}
+
+TABLE_TEST(what_does_not_fit_is_one_line) {
+    static const char *const wrong[][3] = {
+        {"--rank-table none.json", "1", "rank table none.json: No such file or directory"},
+        {"--rank-table uneven.json --nnodes 2", "2", "leave out --nodes, --nnodes, --nproc-per-node, -n and"},
+        {"--rank-table uneven.json -n 2", "2", "leave out --nodes, --nnodes, --nproc-per-node, -n and"},
+        {"--rank-table uneven.json --nodes a,b", "2", "leave out --nodes, --nnodes, --nproc-per-node, -n and"},
+        {"--rank-table uneven.json --node-rank 2", "1",
+         "rank table uneven.json: --node-rank 2 must be less than its 2 servers"},
+        {"--rank-table far.json", "1",
+         "rank table far.json: none of its servers (here, 10.9.9.9) is this host, which has the addresses lo "
+         "127.0.0.1"},
+        {"--rank-table both.json", "1",
+         "rank table both.json: its servers here and 10.9.9.9 are both this host; give --node-rank 0 or 1"},
+        {"--rank-table count.json", "1", "rank table count.json: server_count is 3, but there are 2 servers"},
+        {"--rank-table twice.json", "1", "the rank_id 0 to 2, but two have 1"},
+        {"--rank-table gap.json", "1", "the rank_id 0 to 2, but none has 2"},
+    };
+    write_changed("far.json", "127.0.0.1", "10.8.8.8");
+    write_changed("both.json", "\"host_ip\": \"10.9.9.9\"", "\"host_ip\": \"127.0.0.1\"");
+    write_changed("count.json", "\"server_count\": \"2\"", "\"server_count\": \"3\"");
+    write_changed("twice.json", "\"rank_id\": \"2\"", "\"rank_id\": \"1\"");
+    write_changed("gap.json", "\"rank_id\": \"2\"", "\"rank_id\": \"3\"");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(shell_run("$T %s touch started", wrong[i][0]), atoi(wrong[i][1]), "%s: %s", wrong[i][0],
+                     shell_output);
+        HAS(wrong[i][2]);
+        cr_assert_eq(shell_count("\n"), 1, "one line: %s", shell_output);
+        cr_assert_neq(access("started", F_OK), 0, "%s: a rank was started", wrong[i][0]);
+    }
+}
+
+TABLE_TEST(a_server_is_found_by_the_address_that_it_advertises) {
+    write_changed("far.json", "127.0.0.1", "10.8.8.8");
+    cr_assert_eq(shell_run("TUTTI_ADVERTISE=10.9.9.9 TUTTI_CONNECT_TIMEOUT_MS=500 $T --rank-table far.json true"), 1);
+    HAS("10.8.8.8"); /* looks for node 0 there, so it is node 1 */
+    HAS_NOT("none of its servers");
+}
