@@ -130,14 +130,16 @@ static tutti_status check_entry(const tutti_rank_table *table, const tutti_rank_
     return TUTTI_OK;
 }
 
-/* Checks that no two devices have the same place or address. The entries are sorted by place. */
+/* Checks that no two devices have the same place or address. The entries are sorted by place. The old layout always has a
+ * device_ip; later ones may do without, since their server_id or host_ip says where the ranks meet. */
 static tutti_status check_places(const tutti_rank_table *table) {
     const tutti_rank_entry *entries = table->entries;
     bool several = strcmp(entries[0].server, entries[table->count - 1].server) != 0;
     for (int i = 0; i < table->count; i++) {
-        if (several && entries[i].device_ip[0] == '\0')
+        if (several && table->version[0] == '\0' && entries[i].device_ip[0] == '\0')
             return tutti_fail(TUTTI_ERR_CONFIG,
-                              "device %d of server %s has no device_ip, which tables of several servers need",
+                              "device %d of server %s has no device_ip, which tables of several servers need in the "
+                              "old layout",
                               entries[i].device, entries[i].server);
         if (i > 0 && compare_places(&entries[i - 1], &entries[i]) == 0)
             return tutti_fail(TUTTI_ERR_CONFIG, "device_id %d of server %s occurs twice", entries[i].device,
@@ -379,6 +381,10 @@ static void choose_interfaces(const tutti_rank_table *table, const tutti_rank_en
     if (names[0] != '\0')
         tutti_log(TUTTI_LOG_INFO, "rank table: %s chooses %s between hosts, unless TUTTI_SOCKET_IFNAME is set", member,
                   names);
+    else if (own_entry->device_ip[0] == '\0')
+        tutti_log(
+            TUTTI_LOG_INFO,
+            "rank table: devices have no device_ip, so this host uses all its networks (TUTTI_SOCKET_IFNAME chooses)");
     else
         tutti_log(TUTTI_LOG_INFO,
                   "rank table: device_ip %s of rank %d is not an address of this host, which uses all its networks "
@@ -446,7 +452,8 @@ const char *tutti_rank_table_host(const tutti_rank_table *table) {
     for (int i = 1; i < table->count; i++) one_server &= strcmp(table->entries[i].server, first->server) == 0;
     if (one_server) return "127.0.0.1";
     if (first->host_ip[0] != '\0') return first->host_ip;
-    return tutti_address_read(first->server, address) ? first->server : first->device_ip;
+    const bool server = first->device_ip[0] == '\0' || tutti_address_read(first->server, address);
+    return server ? first->server : first->device_ip;
 }
 
 tutti_status tutti_rank_table_meeting(char *host_out, size_t host_capacity, char *run_out, size_t run_capacity) {

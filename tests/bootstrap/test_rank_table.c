@@ -157,6 +157,21 @@ TABLE_TEST(the_host_ip_and_newer_members_are_understood) {
     cr_assert_str_eq(meeting_of("1").host, "10.1.1.1");
 }
 
+TABLE_TEST(without_device_ip_ranks_meet_at_the_server) {
+    static const char *const servers[][2] = {{"10.1.1.1", "10.1.1.2"}, {"node1", "node2"}};
+    for (int i = 0; i < 2; i++) {
+        char table[1024];
+        snprintf(table, sizeof table,
+                 "{\"version\": \"1.0\", \"status\": \"completed\", \"server_list\": [{\"server_id\": \"%s\", "
+                 "\"device\": [{\"device_id\": \"0\", \"rank_id\": \"0\"}]}, {\"server_id\": \"%s\", \"device\": "
+                 "[{\"device_id\": \"0\", \"rank_id\": \"1\"}]}]}",
+                 servers[i][0], servers[i][1]);
+        write_file("table.json", table);
+        expect_world("1", 2, 0, 1, 1, 2);
+        cr_assert_str_eq(meeting_of("1").host, servers[i][0]);
+    }
+}
+
 TABLE_TEST(one_server_needs_no_addresses) {
     write_file("table.json",
                "{\"version\": \"1.0\", \"server_list\": [{\"server_id\": \"x\", \"device\": ["
@@ -335,7 +350,7 @@ TABLE_TEST(what_is_wrong_with_version_1_is_said) {
         {"host-b", "host-a", "two servers have the server_id 'host-a'"},
         {"\"server_id\": \"host-b\", ", "", "server_id is missing"},
         {"\"device\": [", "\"devices\": [", "device is missing"},
-        {"\"device_ip\": \"192.2.27.7\", ", "", "has no device_ip, which tables of several servers need"},
+        {"\"device_ip\": \"192.2.27.7\", ", "", "rank 3 has 0 device_ip, rank 0 has 1"},
         {"192.2.27.7", "192.2.27.7,192.3.27.7", "rank 3 has 2 device_ip, rank 0 has 1"},
         {"\"device_id\": \"1\"", "\"device_id\": \"16\"", "device_id 16 of rank 2 is more than 15"},
         {"\"server_id\": \"host-b\"", "\"host_ip\": \"10.0.0.1\", \"server_id\": \"host-b\"",

@@ -146,3 +146,52 @@ TABLE_TEST(a_server_is_found_by_the_address_that_it_advertises) {
     HAS("10.8.8.8"); /* looks for node 0 there, so it is node 1 */
     HAS_NOT("none of its servers");
 }
+
+/* ---------------------------------------------------------------------------------------------- writing */
+
+TABLE_TEST(a_table_is_written_that_tuttirun_reads_and_nothing_starts) {
+    cr_assert_eq(shell_run("$T --nodes 10.9.9.8,10.9.9.9 --device_num 2 --write-rank-table made.json touch started"), 0,
+                 "%s", shell_output);
+    cr_assert_str_eq(shell_output, "");
+    cr_assert_neq(access("started", F_OK), 0, "a rank was started");
+    cr_assert_eq(shell_run("cat made.json"), 0);
+    cr_assert_str_eq(shell_output,
+                     "{\"version\": \"1.0\", \"status\": \"completed\", \"server_count\": \"2\", \"server_list\": [\n"
+                     "  {\"server_id\": \"10.9.9.8\", \"device\": [\n"
+                     "    {\"device_id\": \"0\", \"rank_id\": \"0\"},\n"
+                     "    {\"device_id\": \"1\", \"rank_id\": \"1\"}]},\n"
+                     "  {\"server_id\": \"10.9.9.9\", \"device\": [\n"
+                     "    {\"device_id\": \"0\", \"rank_id\": \"2\"},\n"
+                     "    {\"device_id\": \"1\", \"rank_id\": \"3\"}]}]}\n");
+    char first[128], second[112];
+    snprintf(second, sizeof second, "--rank-table made.json --master-addr 127.0.0.1 --master-port %d",
+             wire_free_port());
+    snprintf(first, sizeof first, "%s --node-rank 0", second);
+    run_both(first, second, "$TUTTI_BUILD/tests/world_probe");
+    cr_assert_eq(shell_count(": met\n"), 4, "%s", shell_output);
+    HAS("rank 3 of 4, local 1 of 2, node 1 of 2: met\n");
+}
+
+TABLE_TEST(a_table_of_this_host_alone_is_written) {
+    cr_assert_eq(
+        shell_run("$T -n 3 --write_rank_table=made.json && $T --rank-table made.json $TUTTI_BUILD/tests/world_probe"),
+        0, "%s", shell_output);
+    cr_assert_eq(shell_count("node 0 of 1: met\n"), 3, "%s", shell_output);
+}
+
+TABLE_TEST(what_a_table_cannot_say_is_not_written) {
+    static const char *const wrong[][3] = {
+        {"--nnodes 2 --node-rank 0 --write-rank-table t", "2", "with --nnodes 2 needs the addresses of the nodes"},
+        {"--nodes a,b --device_num 17 --write-rank-table t", "2", "has at most 16 devices, not 17"},
+        {"--nodes a,b,a --write-rank-table t", "2", "--nodes names a twice"},
+        {"--nodes 'a\"b' --write-rank-table t", "2", "'a\"b' cannot be a server_id"},
+        {"--rank-table uneven.json --node-rank 0 --write-rank-table t", "2", "exclude each other"},
+        {"--write-rank-table none/t", "1", "cannot write none/t: No such file or directory"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(shell_run("$T %s", wrong[i][0]), atoi(wrong[i][1]), "%s: %s", wrong[i][0], shell_output);
+        HAS(wrong[i][2]);
+        cr_assert_eq(shell_count("\n"), 1, "one line: %s", shell_output);
+        cr_assert_neq(access("t", F_OK), 0, "%s: the table was written", wrong[i][0]);
+    }
+}

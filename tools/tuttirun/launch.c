@@ -265,7 +265,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (status == TUTTI_OK) status = tutti_settings_check(); /* each rank would report the same error */
-    if (status == TUTTI_OK) status = run_job(&options, &result);
+    if (status == TUTTI_OK && options.write_rank_table != NULL) status = tutti_launch_write_table(&options);
+    else if (status == TUTTI_OK) status = run_job(&options, &result);
     if (status == TUTTI_OK) return result.exit_code;
     tutti_launch_say("%s", tutti_last_error());
     return status == TUTTI_ERR_ARGUMENT ? USAGE_EXIT : FAILURE_EXIT;

@@ -67,9 +67,10 @@ typedef struct tutti_launch_options {
     char **program; /* the program and its arguments, ended by NULL */
     /* As the user wrote them, before they are checked and converted to the fields above. */
     const char *nnodes_text, *nproc_text, *endpoint, *backend, *bind, *numa_binding;
-    const char *count_text; /* mpirun's -n */
-    const char *nodes;      /* OneFlow's list of nodes */
-    const char *rank_table; /* after the checks: its path from the root */
+    const char *count_text;       /* mpirun's -n */
+    const char *nodes;            /* OneFlow's list of nodes */
+    const char *rank_table;       /* after the checks: its path from the root */
+    const char *write_rank_table; /* write a table of the nodes and ranks, and start nothing */
 } tutti_launch_options;
 
 /* Reads the command line and the PET_* variables. Each error is one line. */
@@ -87,6 +88,8 @@ static inline int tutti_launch_rank_of(const tutti_launch_options *options, int 
 
 /* Takes nodes and ranks from the rank table of the options. */
 tutti_status tutti_launch_read_table(tutti_launch_options *options);
+/* Writes a rank table of the nodes and ranks that these options would start. */
+tutti_status tutti_launch_write_table(const tutti_launch_options *options);
 
 /* The value of --nodes as hosts separated by commas: from itself, from OneFlow's list [{"addr": "192.168.1.12"}, ...],
  * or from @FILE. Release it with free(). */

@@ -41,6 +41,7 @@ static const option_row rows[] = {
     {"device-num", 0, TEXT, AT(nproc_text), 0, 0, "N   the same as --nproc-per-node"},
     {"gpu-device-num", 0, TEXT, AT(nproc_text), 0, 0, NULL}, /* OneFlow's name in programs */
     {"rank-table", 0, TEXT, AT(rank_table), 0, 0, "FILE   nodes and ranks as in a rank table of MindSpore or HCCL"},
+    {"write-rank-table", 0, TEXT, AT(write_rank_table), 0, 0, "FILE   write a rank table of --nodes, start nothing"},
     {"standalone", 0, FLAG, AT(standalone), 0, 0, "   one node, any free port"},
     {"module", 'm', FLAG, AT(module), 0, 0, "   the program is a Python module"},
     {"no-python", 0, FLAG, AT(no_python), 0, 0, "   run the program directly, whatever its name"},
@@ -308,7 +309,8 @@ static tutti_status check_nodes(tutti_launch_options *options) {
     TUTTI_TRY(tutti_launch_read_nodes(options->nodes, &nnodes, first, sizeof first));
     if (options->nnodes_text != NULL && strtol(options->nnodes_text, NULL, 10) != nnodes)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes names %d, but --nnodes is %s", nnodes, options->nnodes_text);
-    if (options->node_rank < 0) TUTTI_TRY(tutti_launch_find_node(options->nodes, &options->node_rank));
+    if (options->node_rank < 0 && options->write_rank_table == NULL) /* else any machine may write it */
+        TUTTI_TRY(tutti_launch_find_node(options->nodes, &options->node_rank));
     if (options->master_addr == NULL) options->master_addr = first;
     snprintf(count, sizeof count, "%d", nnodes);
     options->nnodes_text = count;
@@ -316,7 +318,9 @@ static tutti_status check_nodes(tutti_launch_options *options) {
 }
 
 static tutti_status check_conflicts(const tutti_launch_options *options) {
-    if (options->program == NULL)
+    if (options->write_rank_table != NULL && options->rank_table != NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--write-rank-table and --rank-table exclude each other");
+    if (options->program == NULL && options->write_rank_table == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "no program given; usage: tuttirun [options] program [arguments]");
     if (options->module && options->no_python)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--module and --no-python exclude each other");

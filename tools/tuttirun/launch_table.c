@@ -21,6 +21,7 @@
 #include "tools/tuttirun/launch.h"
 
 enum { HOST_BYTES = 256, SERVER_BYTES = sizeof((tutti_rank_entry *)0)->server, MOST_PATH = 1000, MOST_SHOWN = 8 };
+enum { MOST_DEVICES = 16 }; /* of one server */
 
 /* ---------------------------------------------------------------------------------------------- reading */
 
@@ -138,4 +139,68 @@ tutti_status tutti_launch_read_table(tutti_launch_options *options) {
                           options->rank_table, MOST_PATH);
     options->rank_table = path;
     return TUTTI_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------- writing */
+
+/* Whether the text can stand in quotes in JSON as it is. */
+static bool is_plain(const char *text) {
+    while (*text != '\0' && *text != '"' && *text != '\\' && (unsigned char)*text >= ' ') text++;
+    return *text == '\0';
+}
+
+/* What is written must be readable: rank_table.c and the format bound names and numbers of devices. */
+static tutti_status check_servers(const tutti_launch_options *options, char (*servers)[HOST_BYTES]) {
+    for (int node = 0; node < options->nnodes; node++) {
+        const char *server = servers[node];
+        if (options->nodes == NULL) gethostname(servers[node], HOST_BYTES - 1);
+        else if (!tutti_hostlist_get(options->nodes, node, servers[node], HOST_BYTES)) servers[node][0] = '\0';
+        if (*server == '\0' || strlen(server) >= SERVER_BYTES || !is_plain(server))
+            return tutti_fail(
+                TUTTI_ERR_ARGUMENT,
+                "--write-rank-table: '%s' cannot be a server_id: expected a name or an address of 1 to %d "
+                "characters, without quotes and backslashes",
+                server, (int)SERVER_BYTES - 1);
+        for (int other = 0; other < node; other++)
+            if (strcmp(server, servers[other]) == 0)
+                return tutti_fail(TUTTI_ERR_ARGUMENT, "--write-rank-table: --nodes names %s twice", server);
+    }
+    return TUTTI_OK;
+}
+
+static void print_table(FILE *file, const tutti_launch_options *options, char (*servers)[HOST_BYTES]) {
+    fprintf(file, "{\"version\": \"1.0\", \"status\": \"completed\", \"server_count\": \"%d\", \"server_list\": [\n",
+            options->nnodes);
+    for (int node = 0; node < options->nnodes; node++) {
+        fprintf(file, "  {\"server_id\": \"%s\", \"device\": [\n", servers[node]);
+        for (int i = 0; i < options->nproc; i++)
+            fprintf(file, "    {\"device_id\": \"%d\", \"rank_id\": \"%d\"}%s", i, node * options->nproc + i,
+                    i + 1 < options->nproc ? ",\n" : "]}");
+        fprintf(file, node + 1 < options->nnodes ? ",\n" : "]}\n");
+    }
+}
+
+tutti_status tutti_launch_write_table(const tutti_launch_options *options) {
+    const char *path = options->write_rank_table;
+    char (*servers)[HOST_BYTES];
+    if (options->nnodes > 1 && options->nodes == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "--write-rank-table with --nnodes %d needs the addresses of the nodes: give --nodes",
+                          options->nnodes);
+    if (options->nproc > MOST_DEVICES)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "--write-rank-table: a server of a rank table has at most %d devices, not %d", MOST_DEVICES,
+                          options->nproc);
+    TUTTI_TRY(tutti_calloc((size_t)options->nnodes, sizeof *servers, &servers));
+    tutti_status status = check_servers(options, servers);
+    FILE *file = status == TUTTI_OK ? fopen(path, "we") : NULL;
+    bool failed = file == NULL;
+    if (file != NULL) {
+        print_table(file, options, servers);
+        failed = ferror(file) != 0;
+        failed = fclose(file) != 0 || failed;
+    }
+    if (status == TUTTI_OK && failed) status = tutti_fail_errno(errno, "cannot write %s", path);
+    free(servers);
+    return status;
 }
