@@ -202,14 +202,25 @@ LAUNCHERS_TEST(containers_whose_ports_are_mapped) {
                 "$TUTTI_BUILD/bin/tuttirun --nodes 10.77.0.1,10.77.0.2 --ctrl_port 9988 --device_num 2 $P reduce'");
 }
 
+LAUNCHERS_TEST(containers_whose_ports_are_mapped_with_tls_over_several_sockets) {
+    NEED_MODULE("tls");
+    need("command -v nft", "no nft");
+    make_containers("20000-20001");
+    setenv("TUTTI_SECRET", "mapped", 1);
+    setenv("TUTTI_ENCRYPT", "1", 1);
+    setenv("TUTTI_TCP_SOCKETS", "2", 1);
+    run_on_both(IN_CONTAINER
+                "$TUTTI_BUILD/bin/tuttirun --nodes 10.77.0.1,10.77.0.2 --ctrl_port 9988 --device_num 2 $P reduce'");
+}
+
 /* Runs two ranks in each container, with settings that do not suffice; what all print is in shell_output. */
 static void run_in_vain(const char *settings) {
     for (int host = 1; host >= 0; host--)
         netns_shell(net, host,
-                    "env TUTTI_CONNECT_TIMEOUT_MS=5000 %s timeout 40 nsenter --net=/proc/$(cat holder%d)/ns/net "
+                    "H=%d; env TUTTI_CONNECT_TIMEOUT_MS=5000 %s timeout 40 nsenter --net=/proc/$(cat holder%d)/ns/net "
                     "$TUTTI_BUILD/bin/tuttirun --nnodes 2 --node-rank %d --master-addr 10.77.0.1 --master-port 9988 "
                     "--device_num 2 $P reduce >out%d 2>&1 %s true",
-                    settings, host, host, host, host > 0 ? "&" : ";");
+                    host, settings, host, host, host, host > 0 ? "&" : ";");
     shell_run("cat out0 out1");
     HAS_NOT("summed");
 }
@@ -225,7 +236,16 @@ LAUNCHERS_TEST(containers_that_say_too_little) {
     HAS("TUTTI_ADVERTISE=host0 is not an address: expected the IPv4 or IPv6 address at which other hosts reach this "
         "one");
     run_in_vain("TUTTI_PORTS=20000-20001"); /* the others are sent to 172.17.0.2, which is their own */
-    HAS("172.17.0.2 port 2000");
+    HAS("another process than the intended one listens there");
+}
+
+/* UCX listens at ports of its own, which are not mapped. */
+LAUNCHERS_TEST(containers_with_a_transport_that_does_not_use_the_mapped_ports) {
+    NEED_MODULE("ucx");
+    need("command -v nft", "no nft");
+    make_containers("20000-20001");
+    run_in_vain("TUTTI_TRANSPORT=ucx UCX_TLS=tcp,self TUTTI_PORTS=20000-20001 TUTTI_ADVERTISE=10.77.0.$((H + 1))");
+    HAS("UCX's sockets do not use TUTTI_PORTS and TUTTI_ADVERTISE: where ports are mapped, use the transport tcp");
 }
 
 /* An agent that does what ssh would do: "agent [options] HOST COMMAND". Each host has a name of its own there, as MPI's

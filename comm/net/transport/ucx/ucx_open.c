@@ -96,6 +96,16 @@ static tutti_status introduce(tutti_ucx_pipe *u, ucp_address_t *address, size_t 
 
 /* ---------------------------------------------------------------------------------------------- over UCX */
 
+/* What to say where UCX does not reach the other side: UCX knows nothing of ports that are mapped. */
+static const char *advice(void) {
+    const char *ports = tutti_ucx_common_host->setting_text(TUTTI_SETTING_PORTS);
+    const char *address = tutti_ucx_common_host->setting_text(TUTTI_SETTING_ADVERTISE);
+    return *ports == '\0' && *address == '\0'
+               ? "see UCX_TLS and UCX_NET_DEVICES"
+               : "UCX's sockets do not use TUTTI_PORTS and TUTTI_ADVERTISE: where ports are mapped, use the transport "
+                 "tcp, or UCX_TLS=^tcp with RDMA";
+}
+
 static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t status) {
     tutti_ucx_pipe *u = argument;
     (void)endpoint;
@@ -161,9 +171,8 @@ static tutti_status make_endpoint(tutti_ucx_pipe *u, tutti_deadline *deadline) {
         status = ucp_ep_create(u->worker, &params, &u->endpoint);
         if (status != UCS_OK)
             introduced = tutti_ucx_common_host->fail(
-                TUTTI_ERR_UNSUPPORTED,
-                "ucx: no UCX transport that detects failures reaches the other side: %s; see UCX_TLS",
-                ucs_status_string(status));
+                TUTTI_ERR_UNSUPPORTED, "ucx: no UCX transport that detects failures reaches the other side: %s; %s",
+                ucs_status_string(status), advice());
     }
     free(peer_address);
     return introduced;
@@ -186,9 +195,8 @@ static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_d
     for (bool told = false; !told || answer == 0;) {
         unsigned moved = ucp_worker_progress(u->worker);
         if (u->lost != UCS_OK)
-            return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM,
-                                               "ucx: cannot reach the other side: %s; see UCX_TLS and UCX_NET_DEVICES",
-                                               ucs_status_string(u->lost));
+            return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: cannot reach the other side: %s; %s",
+                                               ucs_status_string(u->lost), advice());
         if (!told && u->greeted && u->sends_running == 0 && is_over(flush)) {
             TUTTI_TRY(write_all(u, &ready, sizeof ready, deadline));
             told = true;
@@ -200,8 +208,8 @@ static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_d
         if (moved > 0) continue;
         poll(&(struct pollfd){.fd = u->epoll, .events = POLLIN}, 1, 1);
         if (tutti_ucx_own_host->deadline_passed(deadline))
-            return tutti_ucx_common_host->fail(
-                TUTTI_ERR_TIMEOUT, "ucx: the other side was not reached in time; see UCX_TLS and UCX_NET_DEVICES");
+            return tutti_ucx_common_host->fail(TUTTI_ERR_TIMEOUT, "ucx: the other side was not reached in time; %s",
+                                               advice());
     }
     return TUTTI_OK;
 }
