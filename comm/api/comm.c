@@ -19,6 +19,7 @@
 #include "bootstrap/launcher/world.h"
 #include "comm/api/create.h"
 #include "comm/api/select.h"
+#include "comm/base/cpus.h"
 #include "comm/base/fork.h"
 #include "comm/base/page.h"
 #include "comm/queue/queue.h"
@@ -161,12 +162,15 @@ void tutti_create_cancel(tutti_comm *comm) {
 static tutti_status meet_alone(tutti_comm *comm) {
     uint64_t id;
     tutti_peer *self;
+    tutti_core_mask cores;
     TUTTI_TRY(tutti_random_bytes(&id, sizeof id));
     TUTTI_TRY(tutti_peer_self(&self));
     tutti_comm_identify(comm, id | 1);
     tutti_peer_retain(self);
     comm->members[0] = (tutti_member){.process = self, .page = comm->page};
-    comm->host_ranks = comm->host_cores = 1;
+    tutti_cpus_allowed(&cores);
+    comm->host_ranks = 1;
+    comm->host_cores = tutti_cpus_count(&cores, tutti_cpus_most());
     return tutti_create_end(comm);
 }
 

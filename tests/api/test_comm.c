@@ -3,6 +3,7 @@
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,34 @@ static tutti_status create_by_members(ranks_context *context) {
     tutti_comm *pair;
     TUTTI_TRY(tutti_comm_create_group(context->comm, members, size, 4, NULL, &pair));
     return try_and_destroy(pair, size == 1 ? 0 : rank == first, size);
+}
+
+/* Expects the cores of TUTTI_CPUS, or without it those of the affinity mask, unless a quota allows fewer. */
+static tutti_status ask_cores(ranks_context *context) {
+    const char *given = getenv("TUTTI_CPUS");
+    tutti_comm_details details;
+    tutti_comm *half;
+    cpu_set_t allowed;
+    RANKS_CHECK(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "no affinity mask");
+    const int most = given != NULL ? atoi(given) : CPU_COUNT(&allowed), least = given != NULL ? most : 1;
+    TUTTI_TRY(tutti_comm_split(context->comm, context->rank % 2, 0, NULL, &half));
+    for (int i = 0; i < 2; i++) {
+        TUTTI_TRY(tutti_comm_get(i == 0 ? context->comm : half, &details));
+        RANKS_CHECK(details.host_ranks == context->nranks, "%d of %d ranks", details.host_ranks, context->nranks);
+        RANKS_CHECK(details.host_cores >= least && details.host_cores <= most, "%d cores, not %d to %d",
+                    details.host_cores, least, most);
+    }
+    return tutti_comm_destroy(half);
+}
+
+Test(comm, the_cores_that_the_ranks_of_a_host_share_are_told) {
+    static const char *const settings[][2] = {{"TUTTI_CPUS=3", NULL}, {NULL}};
+    for (int nranks = 1; nranks <= 4; nranks += 3)
+        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+            if (settings[i][0] != NULL && !ranks_have_processes()) continue;
+            const char *failure = ranks_run(&(ranks_options){.nranks = nranks, .environment = settings[i]}, ask_cores);
+            cr_assert(failure == NULL, "%d ranks: %s", nranks, failure);
+        }
 }
 
 Test(comm, a_group_is_made_by_its_members_alone) {
