@@ -147,7 +147,7 @@ static void read_nics(const cJSON *root, char *text, size_t capacity) {
     }
 }
 
-/* HCCL does not read para_plane_nic_num, and tables in use have wrong ones: a mismatch is only a doubt. */
+/* HCCL does not read para_plane_nic_num, and tables in use have wrong ones: a mismatch is only reported. */
 static void doubt_nics(const cJSON *root, tutti_rank_table *table) {
     const cJSON *names = cJSON_GetObjectItemCaseSensitive(root, "para_plane_nic_name");
     int nics = 0, nservers = count_servers(table, 0);

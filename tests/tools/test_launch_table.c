@@ -118,8 +118,7 @@ TABLE_TEST(what_does_not_fit_is_one_line) {
         {"--rank-table uneven.json --node-rank 2", "1",
          "rank table uneven.json: --node-rank 2 must be less than its 2 servers"},
         {"--rank-table far.json", "1",
-         "rank table far.json: none of its servers (here, 10.9.9.9) is this host, which has the addresses lo "
-         "127.0.0.1"},
+         "rank table far.json: none of its servers (here, 10.9.9.9) is this host, which has the addresses "},
         {"--rank-table both.json", "1",
          "rank table both.json: its servers here and 10.9.9.9 are both this host; give --node-rank 0 or 1"},
         {"--rank-table count.json", "1", "rank table count.json: server_count is 3, but there are 2 servers"},
