@@ -17,8 +17,11 @@ enum { STOPPED = 1, COUNT = 3 << 18, BYTES = COUNT * (int)sizeof(float), BLOCKS 
 
 static const char *const impatient[] = {"TUTTI_TIMEOUT_MS=1000", NULL};
 
-/* Allocates blocks of the failed buffer's size in its place, if the heap lets it; wakes the stopped rank; looks at them. */
+/* Allocates blocks of the failed buffer's size in its place, if the heap lets it; wakes the stopped rank; looks at them.
+ * Once that rank goes on, it soon writes no more, and a rank whose call ends after that may reuse its buffer: so it is
+ * woken when both other ranks have their blocks. */
 static tutti_status check_later_blocks(ranks_context *context, const void *failed) {
+    const tutti_store *store = context->store;
     unsigned char *blocks[BLOCKS];
     for (int i = 0; i < BLOCKS; i++) {
         void *block;
@@ -28,8 +31,13 @@ static tutti_status check_later_blocks(ranks_context *context, const void *faile
     }
     int said = 0;
     size_t bytes;
-    if (context->rank == 0) kill(ranks_pid(context, STOPPED), SIGCONT);
-    TUTTI_TRY(context->store->get(context->store->context, "woken", &said, sizeof said, &bytes, 10000));
+    if (context->rank == 0) {
+        TUTTI_TRY(store->get(store->context, "blocks", &said, sizeof said, &bytes, 10000));
+        kill(ranks_pid(context, STOPPED), SIGCONT);
+    } else {
+        TUTTI_TRY(store->set(store->context, "blocks", &said, sizeof said));
+    }
+    TUTTI_TRY(store->get(store->context, "woken", &said, sizeof said, &bytes, 10000));
     RANKS_CHECK(said == 1, "the stopped rank has not learnt of the failure");
     for (int i = 0; i < BLOCKS; i++)
         for (size_t k = 0; k < BYTES; k++)
@@ -45,6 +53,7 @@ static tutti_status stop_while_pushing(ranks_context *context) {
     void *buffer;
     TUTTI_TRY(tutti_mem_alloc(BYTES, &buffer));
     memset(buffer, 0, BYTES);
+    TUTTI_TRY(tutti_barrier(comm, NULL)); /* all ranks enter the call in time */
     ranks_forgive(context, STOPPED);
     tutti_status status = tutti_all_reduce(comm, buffer, buffer, COUNT, TUTTI_FLOAT32, TUTTI_SUM, NULL);
     if (context->rank == STOPPED) {
