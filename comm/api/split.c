@@ -12,11 +12,11 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "comm/api/create.h"
-#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/net/hier/hierarchical.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
+#include "comm/queue/queue.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 #include "comm/shm/segment.h"
@@ -24,8 +24,9 @@
 /* The data that a rank publishes about itself. */
 typedef struct ticket {
     int64_t color, key;
-    uint64_t page; /* address in its process; 0: the rank has no memory for a page, or wants none */
-    uint64_t id;   /* id of the new communicator; create_group: chosen by the first member */
+    uint64_t page;  /* address in its process */
+    uint64_t id;    /* id of the new communicator; create_group: chosen by the first member */
+    int64_t status; /* split: of the rank's own preparation; after a failure it has no page */
 } ticket;
 
 static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
@@ -40,8 +41,6 @@ static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm
 static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *parent, int parent_rank, uint64_t page) {
     tutti_peer *process = parent->members[parent_rank].process;
     tutti_member member = {.process = process, .page = tutti_peer_translate(process, page, sizeof(tutti_page))};
-    if (page == 0)
-        return tutti_fail(TUTTI_ERR_MEMORY, "rank %d has no shared memory for a new communicator", parent_rank);
     if (member.page == NULL || page % TUTTI_CACHE_LINE != 0)
         return tutti_fail(TUTTI_ERR_DATA, "rank %d published a page outside of its heap", parent_rank);
     tutti_peer_retain(process);
@@ -122,12 +121,33 @@ static int sort_members(const ticket *tickets, int nranks, int64_t color, place 
     return count;
 }
 
+/* The new rank of a rank of the parent. */
+static int find_rank(const ticket *tickets, int nranks, int parent_rank) {
+    const place own = {.key = tickets[parent_rank].key, .parent_rank = parent_rank};
+    int before = 0;
+    for (int rank = 0; rank < nranks; rank++)
+        before += tickets[rank].color == tickets[parent_rank].color &&
+                  by_key(&(place){.key = tickets[rank].key, .parent_rank = rank}, &own) < 0;
+    return before;
+}
+
+/* The failure of a rank of the same colour; if several have failed, each of them returns its own. */
+static tutti_status check_tickets(const tutti_comm *comm, const place *places, const ticket *own) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (own[rank].status != TUTTI_OK)
+            return tutti_fail(TUTTI_ERR_ABORTED,
+                              "communicator \"%s\" was not created: rank %d failed with '%s'; see that rank's error",
+                              comm->name, places[rank].parent_rank, tutti_status_name((tutti_status)own[rank].status));
+    return TUTTI_OK;
+}
+
 static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets) {
     size_t n = (size_t)parent->nranks;
     place *places;
     ticket *own = NULL; /* tickets of the new ranks, in their order */
     int *parent_ranks = NULL;
     tutti_status status = TUTTI_OK;
+    comm->rank = find_rank(tickets, parent->nranks, parent->rank); /* first, since errors name it */
     TUTTI_TRY(tutti_calloc(n, sizeof *places, &places));
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *own, &own), done);
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *parent_ranks, &parent_ranks), done);
@@ -136,8 +156,8 @@ static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticke
     for (int rank = 0; rank < comm->nranks; rank++) {
         parent_ranks[rank] = places[rank].parent_rank;
         own[rank] = tickets[places[rank].parent_rank];
-        if (places[rank].parent_rank == parent->rank) comm->rank = rank;
     }
+    TUTTI_TRY_GOTO(status, check_tickets(comm, places, own), done);
     TUTTI_TRY_GOTO(status, take_members(comm, parent, parent_ranks, own), done);
     status = tutti_create_end(comm);
 done:
@@ -165,11 +185,12 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
     char name[64];
     tutti_comm *new = NULL;
     ticket *tickets, own = {.color = color, .key = key};
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *tickets, &tickets));
     uint64_t number = ++comm->splits;
     snprintf(name, sizeof name, "%.40s/%llu", comm->name, (unsigned long long)number);
     own.id = tutti_hash_add(tutti_hash_add(comm->id, number), (uint64_t)color) | 1;
-    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *tickets, &tickets));
     tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &new) : TUTTI_OK;
+    own.status = begun;
     if (new != NULL) {
         inherit(new, comm, options);
         tutti_comm_identify(new, own.id);
@@ -183,6 +204,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
                        .signature = tutti_hash_add(0, number) >> 1};
     tutti_status status = tutti_queue_run(comm, &gather);
     bool met = status == TUTTI_OK;
+    if (!met) comm->splits--; /* the others, if comm is whole, have not counted it either */
     if (status == TUTTI_OK) status = begun;
     if (status == TUTTI_OK && new != NULL) status = join_split(comm, new, tickets);
     free(tickets);

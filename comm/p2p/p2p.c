@@ -280,6 +280,8 @@ void tutti_p2p_close(tutti_comm *comm) {
     snprintf(text, sizeof text, "communicator \"%s\" was destroyed while this request was in progress", comm->name);
     pthread_mutex_lock(&tutti_p2p.lock);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
+    /* A communicator whose creation failed may not know its rank; the port is then another rank's, of this process. */
+    if (port != NULL && port->comm != comm) port = NULL;
     while (port != NULL && port->pins > 0) { /* another thread is about to break the communicator */
         tutti_p2p_unlock();
         sched_yield();

@@ -265,9 +265,9 @@ TUTTI_API tutti_status tutti_comm_create(int rank, int nranks, const tutti_store
 #define TUTTI_COLOR_NONE (-1)
 /* Creates one new communicator per colour (>= 0), with its ranks ordered by key, then by their rank in `comm`;
  * collective over `comm`. A rank that passes TUTTI_COLOR_NONE takes part and gets NULL. First the ranks exchange what
- * they pass: errors of that are those of a collective on `comm`, and break it. Later ones leave `comm` whole, unless
- * NCCL, in use on it, fails. Wrong options are found later: this rank gets TUTTI_ERR_ARGUMENT, and the other ranks of
- * its colour an error, too. */
+ * they pass: errors of that are those of a collective on `comm`, before and after its start. Later ones leave `comm`
+ * whole, unless NCCL, in use on it, fails. A rank that has wrong options or no memory takes part: it gets its own error
+ * (TUTTI_ERR_ARGUMENT, TUTTI_ERR_MEMORY), and the other ranks of its colour get TUTTI_ERR_ABORTED, which names it. */
 TUTTI_API tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
                                         tutti_comm **comm_out);
 

@@ -79,6 +79,31 @@ Test(comm, ranks_without_a_colour_take_part_and_get_null) {
     run(worlds, split_equal_keys_and_none);
 }
 
+/* The last rank's options are wrong: the other ranks of its colour learn that, and the other colour is made. */
+static tutti_status split_with_wrong_options(ranks_context *context) {
+    int rank = context->rank, last = context->nranks - 1;
+    bool concerned = rank % 2 == last % 2;
+    char name[32];
+    tutti_comm *comm = NULL;
+    tutti_comm_options options = TUTTI_COMM_OPTIONS(.timeout_ms = rank == last ? -1 : 0);
+    tutti_status status = tutti_comm_split(context->comm, rank % 2, 0, &options, &comm);
+    if (!concerned) {
+        TUTTI_TRY(status);
+        TUTTI_TRY(try_and_destroy(comm, rank / 2, (context->nranks + 1 - rank % 2) / 2));
+    } else {
+        RANKS_EXPECT(rank == last ? TUTTI_ERR_ARGUMENT : TUTTI_ERR_ABORTED, status);
+        RANKS_CHECK(comm == NULL, "written on failure");
+        snprintf(name, sizeof name, "rank %d", last);
+        RANKS_CHECK(strstr(tutti_last_error(), rank == last ? "timeout_ms" : name) != NULL, "%s", tutti_last_error());
+    }
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, 0, NULL, &comm)); /* the parent is whole */
+    return try_and_destroy(comm, rank, context->nranks);
+}
+
+Test(comm, wrong_options_of_a_split_are_an_error_on_all_ranks_of_the_colour) {
+    run(worlds, split_with_wrong_options);
+}
+
 /* Pairs of neighbours make groups; rank 0 never calls. */
 static tutti_status create_by_members(ranks_context *context) {
     int rank = context->rank, n = context->nranks;

@@ -59,6 +59,22 @@ Test(hosts, a_communicator_tells_how_its_ranks_lie_on_them) {
     run(&(hosts_options){.ranks_per_host = (const int[]){2, 1, 0}}, ask_details);
 }
 
+/* Rank 2, of another host than rank 0, cannot take part: rank 0 learns that at once. */
+static tutti_status split_with_wrong_options(ranks_context *context) {
+    tutti_comm *comm;
+    const bool wrong = context->rank == 2;
+    const tutti_comm_options options = TUTTI_COMM_OPTIONS(.timeout_ms = wrong ? -1 : 0);
+    RANKS_EXPECT(wrong ? TUTTI_ERR_ARGUMENT : TUTTI_ERR_ABORTED,
+                 tutti_comm_split(context->comm, 0, 0, &options, &comm));
+    RANKS_CHECK(wrong || strstr(tutti_last_error(), "rank 2 failed") != NULL, "%s", tutti_last_error());
+    return tutti_barrier(context->comm, NULL);
+}
+
+Test(hosts, wrong_options_of_a_split_are_an_error_on_all) {
+    HOSTS_NEED(0);
+    run(&(hosts_options){.ranks_per_host = (const int[]){2, 1, 0}}, split_with_wrong_options);
+}
+
 /* Memory can be read by ranks of the same host only, wherever its owner allocated it. */
 static tutti_status read_across_hosts(ranks_context *context) {
     void *own;

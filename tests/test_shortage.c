@@ -1,0 +1,89 @@
+/*
+ * Memory that one rank alone lacks while all ranks make something together: whichever allocation fails, all ranks get an
+ * error at once, the communicator is whole, and the next try succeeds.
+ *
+ * This program has a calloc of its own, which fails once when it is armed: first on the first call, then on the second,
+ * until none is left.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/modes.h"
+#include "tests/support/ranks.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#error "the sanitizers have a calloc of their own"
+#endif
+
+/* Calls that succeed until one fails, from 1; 0: all succeed. Each rank's own, also where ranks are threads. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) int calls_left;
+
+void *__libc_calloc(size_t count, size_t bytes);
+void *calloc(size_t count, size_t bytes);
+
+void *calloc(size_t count, size_t bytes) {
+    if (calls_left > 0 && --calls_left == 0) return NULL;
+    return __libc_calloc(count, bytes);
+}
+
+typedef tutti_status (*making)(ranks_context *context);
+
+enum { SHORT = 1, MOST_TRIES = 1000 };
+
+/* `text`: of this rank's error. */
+static tutti_status check_failure(const ranks_context *context, int try, tutti_status status, const char *text) {
+    const bool is_short = context->rank == SHORT;
+    RANKS_CHECK(status != TUTTI_OK, "try %d: rank %d had no memory, and rank %d got no error", try, SHORT,
+                context->rank);
+    RANKS_CHECK(is_short ? status == TUTTI_ERR_MEMORY : status != TUTTI_ERR_TIMEOUT && strstr(text, "rank 1") != NULL,
+                "try %d: '%s' (%s)", try, tutti_status_name(status), text);
+    return TUTTI_OK;
+}
+
+/* The first allocation comes before the exchange. The rank that lacks it has not begun, as in any collective. */
+static tutti_status split(ranks_context *context) {
+    tutti_comm *comm;
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, 0, NULL, &comm));
+    tutti_status status = tutti_barrier(comm, NULL);
+    tutti_comm_destroy(comm);
+    return status;
+}
+
+static tutti_status run_short(ranks_context *context) {
+    making make = *(making *)context->argument;
+    for (int try = make == split ? 2 : 1; try < MOST_TRIES; try++) {
+        if (context->rank == SHORT) calls_left = try;
+        tutti_status status = make(context);
+        int failed = calls_left == 0; /* of rank SHORT */
+        calls_left = 0;
+        char text[1024];
+        snprintf(text, sizeof text, "%s", tutti_last_error());
+        TUTTI_TRY(tutti_broadcast(context->comm, &failed, 1, TUTTI_INT32, SHORT, NULL));
+        if (!failed) return status;
+        TUTTI_TRY(check_failure(context, try, status, text));
+    }
+    return tutti_fail(TUTTI_ERR_DATA, "after %d tries there is still an allocation that fails", MOST_TRIES);
+}
+
+static void run(making make) {
+    run_modes((const int[]){2, 3, 0}, RANKS_THREADS, run_short, &make);
+}
+
+static tutti_status split_again(ranks_context *context) {
+    tutti_comm *comm;
+    if (context->rank == SHORT) {
+        calls_left = 1;
+        RANKS_EXPECT(TUTTI_ERR_MEMORY, tutti_comm_split(context->comm, 0, 0, NULL, &comm));
+    }
+    return split(context);
+}
+
+Test(shortage, a_rank_that_could_not_begin_a_split_may_try_again) {
+    run_modes((const int[]){2, 3, 0}, RANKS_THREADS, split_again, NULL);
+}
+
+Test(shortage, a_split_fails_on_all_ranks_and_the_next_one_succeeds, .timeout = 120) {
+    run(split);
+}
