@@ -75,7 +75,10 @@ static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameter
     TUTTI_TRY(tutti_ddp_memory_open(ddp));
     TUTTI_TRY(take_parameters(ddp, parameters, nparameters));
     TUTTI_TRY(tutti_ddp_zero_prepare(ddp));
-    return tutti_ddp_layout_apply(ddp, ddp->ready_order);
+    ddp_layout made;
+    TUTTI_TRY(tutti_ddp_layout_make(ddp, ddp->ready_order, &made));
+    tutti_ddp_layout_use(ddp, &made);
+    return TUTTI_OK;
 }
 
 /* Collective. True when every host has two cores for each of its ranks: one that computes, one that reduces
@@ -94,7 +97,9 @@ tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *param
     if (!comm || !ddp_out)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: %s is NULL", comm ? "ddp_out" : "comm");
     tutti_ddp *ddp = calloc(1, sizeof *ddp);
-    if (!ddp) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for the engine");
+    if (!ddp)
+        return tutti_ddp_agree_on_success(comm, "tutti_ddp_create",
+                                          tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for the engine"));
     pthread_mutex_init(&ddp->lock, NULL);
     ddp->comm = comm;
     ddp->sync = true;
@@ -196,9 +201,17 @@ static tutti_status check_all_ready(const tutti_ddp *ddp) {
                       missing, ddp->parameters[missing].name, ddp->nready, ddp->nparameters);
 }
 
+/* All ranks use the new layout, or, if one of them cannot make it, none. */
 static tutti_status rebuild(tutti_ddp *ddp) {
-    TUTTI_TRY(tutti_ddp_agree_on_order(ddp));
-    TUTTI_TRY(tutti_ddp_layout_apply(ddp, ddp->ready_order));
+    ddp_layout made = {.nbuckets = 0};
+    tutti_status status = tutti_ddp_agree_on_order(ddp);
+    if (status == TUTTI_OK) status = tutti_ddp_layout_make(ddp, ddp->ready_order, &made);
+    status = tutti_ddp_agree_on_success(ddp->comm, "tutti_ddp_finish", status);
+    if (status != TUTTI_OK) {
+        tutti_ddp_layout_drop(&made);
+        return status;
+    }
+    tutti_ddp_layout_use(ddp, &made);
     ddp->statistics.rebuilt = 1;
     return TUTTI_OK;
 }

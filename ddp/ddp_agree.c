@@ -1,9 +1,10 @@
 /*
  * What all ranks must agree on: the model, its data, the order of the gradients.
  *
- * Create exchanges one small record (numbers, options, a hash of all shapes). Only when records differ do the ranks
- * exchange all shapes and find the first difference; each rank then fails with the same text about it. As every rank
- * decides on the same gathered data, either all succeed or all fail.
+ * Create first exchanges whether a rank has failed by itself, as the rebuild of the buckets does, and then one small
+ * record (numbers, options, a hash of all shapes). Only when records differ do the ranks exchange all shapes and find
+ * the first difference; each rank then fails with the same text about it. As every rank decides on the same gathered
+ * data, either all succeed or all fail.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +14,6 @@
 
 /* Exchanged as words. */
 typedef struct model_record {
-    int64_t local; /* status of the rank's preparation */
     uint64_t nparameters, reduction, bucket_bytes, first_bucket_bytes, no_broadcast, zero;
     uint64_t shapes; /* hash of counts and types, in order */
 } model_record;
@@ -92,11 +92,11 @@ static tutti_status compare_shapes(tutti_ddp *ddp, const model_record *records, 
         if (records[rank].nparameters < common) common = records[rank].nparameters;
     uint64_t *own = calloc(common * WORDS_PER_SHAPE + 1, sizeof *own);
     uint64_t *all = calloc((size_t)nranks * common * WORDS_PER_SHAPE + 1, sizeof *all);
-    tutti_status status = TUTTI_ERR_MEMORY;
-    if (!own || !all) {
-        (void)tutti_fail(status, "tutti_ddp_create: no memory to compare %zu parameters of %d ranks", common, nranks);
-        goto done;
-    }
+    tutti_status status = TUTTI_OK;
+    if (!own || !all)
+        status = tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory to compare %zu parameters of %d ranks",
+                            common, nranks);
+    TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_success(ddp->comm, "tutti_ddp_create", status), done);
     for (size_t i = 0; i < common; i++) {
         own[i * WORDS_PER_SHAPE] = ddp->parameters[i].count;
         own[i * WORDS_PER_SHAPE + 1] = ddp->parameters[i].type;
@@ -109,10 +109,6 @@ done:
 }
 
 static tutti_status compare_records(tutti_ddp *ddp, const model_record *records, int nranks) {
-    for (int rank = 0; rank < nranks; rank++)
-        if (records[rank].local != TUTTI_OK)
-            return tutti_fail(TUTTI_ERR_MISMATCH, "tutti_ddp_create failed on rank %d (%s): see that rank's error",
-                              rank, tutti_status_name((tutti_status)records[rank].local));
     TUTTI_TRY(check_options(records, nranks));
     for (int rank = 1; rank < nranks; rank++)
         if (records[rank].shapes != records[0].shapes || records[rank].nparameters != records[0].nparameters)
@@ -120,25 +116,39 @@ static tutti_status compare_records(tutti_ddp *ddp, const model_record *records,
     return TUTTI_OK;
 }
 
-tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local) {
-    const int nranks = tutti_comm_size(ddp->comm);
+tutti_status tutti_ddp_agree_on_success(tutti_comm *comm, const char *call, tutti_status local) {
+    enum { STATUSES = 1000 };
     char text[1024];
+    /* The lowest rank that has failed, and its status. */
+    int64_t failed = local == TUTTI_OK ? INT64_MAX : (int64_t)tutti_comm_rank(comm) * STATUSES - local;
     /* The exchange must not replace this rank's own error text. */
     snprintf(text, sizeof text, "%s", local == TUTTI_OK ? "" : tutti_last_error());
+    tutti_status status = tutti_all_reduce(comm, &failed, &failed, 1, TUTTI_INT64, TUTTI_MIN, NULL);
+    if (local != TUTTI_OK) return tutti_fail(local, "%s", text);
+    if (status != TUTTI_OK || failed == INT64_MAX) return status;
+    return tutti_fail(TUTTI_ERR_MISMATCH, "%s failed on rank %d (%s): see that rank's error", call,
+                      (int)(failed / STATUSES), tutti_status_name((tutti_status)(0 - failed % STATUSES)));
+}
+
+tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local) {
+    const int nranks = tutti_comm_size(ddp->comm);
     model_record *records = calloc((size_t)nranks, sizeof *records);
-    if (!records) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for %d records", nranks);
-    const model_record own = {.local = local,
-                              .nparameters = ddp->nparameters,
-                              .reduction = ddp->reduction,
-                              .bucket_bytes = ddp->options.bucket_bytes,
-                              .first_bucket_bytes = ddp->options.first_bucket_bytes,
-                              .no_broadcast = ddp->options.no_broadcast != 0,
-                              .zero = ddp->options.zero != 0,
-                              .shapes = local == TUTTI_OK ? hash_shapes(ddp) : 0};
-    tutti_status status = tutti_all_gather(ddp->comm, &own, records, WORDS_OF(model_record), TUTTI_UINT64, NULL);
-    if (status == TUTTI_OK && local == TUTTI_OK) status = compare_records(ddp, records, nranks);
+    if (!records && local == TUTTI_OK)
+        local = tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for %d records", nranks);
+    tutti_status status = tutti_ddp_agree_on_success(ddp->comm, "tutti_ddp_create", local);
+    if (status == TUTTI_OK) {
+        const model_record own = {.nparameters = ddp->nparameters,
+                                  .reduction = ddp->reduction,
+                                  .bucket_bytes = ddp->options.bucket_bytes,
+                                  .first_bucket_bytes = ddp->options.first_bucket_bytes,
+                                  .no_broadcast = ddp->options.no_broadcast != 0,
+                                  .zero = ddp->options.zero != 0,
+                                  .shapes = hash_shapes(ddp)};
+        status = tutti_all_gather(ddp->comm, &own, records, WORDS_OF(model_record), TUTTI_UINT64, NULL);
+    }
+    if (status == TUTTI_OK) status = compare_records(ddp, records, nranks);
     free(records);
-    return local == TUTTI_OK ? status : tutti_fail(local, "%s", text);
+    return status;
 }
 
 tutti_status tutti_ddp_agree_on_data(tutti_ddp *ddp) {

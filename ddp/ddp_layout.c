@@ -15,21 +15,12 @@
 #define VIEW_ALIGNMENT 64
 #define NO_BUCKET      SIZE_MAX
 
-/* A layout under construction; the current layout is not changed before this one is complete. */
-typedef struct layout {
-    ddp_bucket *buckets;
-    size_t nbuckets;
-    struct place {
-        size_t bucket, offset;
-    } *places; /* by parameter */
-} layout;
-
 static size_t view_bytes(const ddp_parameter *parameter) {
     size_t bytes = parameter->count * tutti_type_bytes(parameter->type);
     return (bytes + VIEW_ALIGNMENT - 1) / VIEW_ALIGNMENT * VIEW_ALIGNMENT;
 }
 
-static void place_views(const tutti_ddp *ddp, const uint64_t *order, layout *made) {
+static void place_views(const tutti_ddp *ddp, const uint64_t *order, ddp_layout *made) {
     size_t open[TUTTI_TYPE_COUNT], cap[TUTTI_TYPE_COUNT];
     for (int type = 0; type < TUTTI_TYPE_COUNT; type++) {
         open[type] = NO_BUCKET;
@@ -62,7 +53,7 @@ static int compare_last_positions(const void *a, const void *b) {
 }
 
 /* Sorts the buckets; each view finds its bucket again by the last position, which is unique. */
-static tutti_status sort_buckets(const tutti_ddp *ddp, layout *made) {
+static tutti_status sort_buckets(const tutti_ddp *ddp, ddp_layout *made) {
     size_t *last_position = calloc(ddp->nparameters + 1, sizeof *last_position);
     size_t *bucket_of = calloc(ddp->nparameters + 1, sizeof *bucket_of);
     if (!last_position || !bucket_of) {
@@ -85,8 +76,8 @@ size_t tutti_ddp_layout_part_bytes(size_t bytes, int nranks) {
 
 tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order, int rank, int nranks,
                                      tutti_ddp_part *parts_out) {
-    layout made = {.buckets = calloc(ddp->nparameters + 1, sizeof *made.buckets),
-                   .places = calloc(ddp->nparameters + 1, sizeof *made.places)};
+    ddp_layout made = {.buckets = calloc(ddp->nparameters + 1, sizeof *made.buckets),
+                       .places = calloc(ddp->nparameters + 1, sizeof *made.places)};
     const bool has_memory = made.buckets && made.places;
     if (has_memory) place_views(ddp, order, &made);
     for (size_t i = 0; has_memory && i < ddp->nparameters; i++) {
@@ -108,7 +99,7 @@ tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order
 
 /* Allocates at least one line, so that a bucket of empty parameters has an address, too. All ranks' parts are
  * equal, so the last part may extend beyond the views. */
-static tutti_status allocate_buckets(const tutti_ddp *ddp, layout *made) {
+static tutti_status allocate_buckets(const tutti_ddp *ddp, ddp_layout *made) {
     const int nranks = tutti_comm_size(ddp->comm);
     for (size_t i = 0; i < made->nbuckets; i++) {
         ddp_bucket *bucket = &made->buckets[i];
@@ -123,7 +114,7 @@ void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter
     return (char *)ddp->buckets[parameter->bucket].memory + parameter->offset;
 }
 
-static tutti_status copy_gradients(const tutti_ddp *ddp, const layout *made) {
+static tutti_status copy_gradients(const tutti_ddp *ddp, const ddp_layout *made) {
     for (size_t i = 0; i < ddp->nparameters; i++) {
         const ddp_parameter *parameter = &ddp->parameters[i];
         const struct place *place = &made->places[i];
@@ -135,8 +126,7 @@ static tutti_status copy_gradients(const tutti_ddp *ddp, const layout *made) {
     return TUTTI_OK;
 }
 
-/* Replaces the old layout by the new one. */
-static void move_in(tutti_ddp *ddp, layout *made) {
+void tutti_ddp_layout_use(tutti_ddp *ddp, ddp_layout *made) {
     for (size_t i = 0; i < ddp->nparameters; i++) {
         ddp->parameters[i].bucket = made->places[i].bucket;
         ddp->parameters[i].offset = made->places[i].offset;
@@ -145,12 +135,18 @@ static void move_in(tutti_ddp *ddp, layout *made) {
     ddp->buckets = made->buckets;
     ddp->nbuckets = made->nbuckets;
     ddp->statistics.buckets = made->nbuckets;
+    free(made->places);
 }
 
-tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order) {
+void tutti_ddp_layout_drop(ddp_layout *made) {
+    tutti_ddp_layout_release(made->buckets, made->nbuckets);
+    free(made->places);
+}
+
+tutti_status tutti_ddp_layout_make(const tutti_ddp *ddp, const uint64_t *order, ddp_layout *made_out) {
     tutti_status status = TUTTI_OK;
-    layout made = {.buckets = calloc(ddp->nparameters + 1, sizeof *made.buckets),
-                   .places = calloc(ddp->nparameters + 1, sizeof *made.places)};
+    ddp_layout made = {.buckets = calloc(ddp->nparameters + 1, sizeof *made.buckets),
+                       .places = calloc(ddp->nparameters + 1, sizeof *made.places)};
     if (!made.buckets || !made.places) {
         status = tutti_fail(TUTTI_ERR_MEMORY, "laying out buckets: no memory for %zu parameters", ddp->nparameters);
         goto fail;
@@ -159,13 +155,11 @@ tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order) {
     TUTTI_TRY_GOTO(status, sort_buckets(ddp, &made), fail);
     TUTTI_TRY_GOTO(status, allocate_buckets(ddp, &made), fail);
     TUTTI_TRY_GOTO(status, copy_gradients(ddp, &made), fail);
-    move_in(ddp, &made);
-    free(made.places);
+    *made_out = made;
     return TUTTI_OK;
 
 fail:
-    tutti_ddp_layout_release(made.buckets, made.nbuckets);
-    free(made.places);
+    tutti_ddp_layout_drop(&made);
     return status;
 }
 

@@ -60,10 +60,21 @@ struct tutti_ddp {
 
 /* ------------------------------------------------------------------------------------------- ddp_layout.c */
 
+/* A layout that is not in use yet. */
+typedef struct ddp_layout {
+    ddp_bucket *buckets;
+    size_t nbuckets;
+    struct place {
+        size_t bucket, offset;
+    } *places; /* by parameter */
+} ddp_layout;
+
 /* Cuts the gradients, taken in the order `order` (a permutation of the parameters), into buckets: one type per
- * bucket, and no bucket larger than its cap unless a single gradient is. The gradients' contents are moved along,
- * and are zero where there was no layout before. On failure the old layout stays. */
-tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order);
+ * bucket, and no bucket larger than its cap unless a single gradient is. The gradients' contents are copied, and are
+ * zero where there is no layout before. Replace the old layout by it with tutti_ddp_layout_use, or drop it. */
+tutti_status tutti_ddp_layout_make(const tutti_ddp *ddp, const uint64_t *order, ddp_layout *made_out);
+void tutti_ddp_layout_use(tutti_ddp *ddp, ddp_layout *made);
+void tutti_ddp_layout_drop(ddp_layout *made);
 /* The result of tutti_ddp_divide for a layout in the order `order`. */
 tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order, int rank, int nranks,
                                      tutti_ddp_part *parts_out);
@@ -102,12 +113,14 @@ tutti_status tutti_ddp_zero_share(tutti_ddp *ddp);
 
 /* -------------------------------------------------------------------------------------------- ddp_agree.c */
 
-/* Collective. Checks that all ranks have the same parameters and options. A rank whose preparation failed passes
- * its status as `local` (its error text is kept), so that the others do not wait for it. */
+/* Collective. Checks that no rank has failed so far; needs no memory. A rank that has passes its status as `local` and
+ * gets it back with its text; the others get TUTTI_ERR_MISMATCH, which names the rank. `call`: for the text. */
+tutti_status tutti_ddp_agree_on_success(tutti_comm *comm, const char *call, tutti_status local);
+/* Collective. Checks that all ranks have the same parameters and options, and that no preparation failed: `local`. */
 tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local);
 /* Collective. Broadcasts the parameters' data from rank 0. */
 tutti_status tutti_ddp_agree_on_data(tutti_ddp *ddp);
-/* Collective. Replaces the ready order of all ranks by that of rank 0. */
+/* Collective. Replaces the ready order of all ranks by that of rank 0. TUTTI_ERR_MEMORY is this rank's alone. */
 tutti_status tutti_ddp_agree_on_order(tutti_ddp *ddp);
 
 /* --------------------------------------------------------------------------------------------- ddp_step.c */

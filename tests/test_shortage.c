@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tutti/ddp.h>
+
 #include "tests/support/modes.h"
 #include "tests/support/ranks.h"
+#include "tests/train_library.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #error "the sanitizers have a calloc of their own"
@@ -56,13 +59,13 @@ static tutti_status run_short(ranks_context *context) {
     for (int try = make == split ? 2 : 1; try < MOST_TRIES; try++) {
         if (context->rank == SHORT) calls_left = try;
         tutti_status status = make(context);
-        int failed = calls_left == 0; /* of rank SHORT */
+        int of_short[] = {status, calls_left > 0 /* no allocation is left to fail */};
         calls_left = 0;
         char text[1024];
         snprintf(text, sizeof text, "%s", tutti_last_error());
-        TUTTI_TRY(tutti_broadcast(context->comm, &failed, 1, TUTTI_INT32, SHORT, NULL));
-        if (!failed) return status;
-        TUTTI_TRY(check_failure(context, try, status, text));
+        TUTTI_TRY(tutti_broadcast(context->comm, of_short, 2, TUTTI_INT32, SHORT, NULL));
+        if (of_short[0] != TUTTI_OK) TUTTI_TRY(check_failure(context, try, status, text));
+        else if (status != TUTTI_OK || of_short[1]) return status;
     }
     return tutti_fail(TUTTI_ERR_DATA, "after %d tries there is still an allocation that fails", MOST_TRIES);
 }
@@ -86,4 +89,53 @@ Test(shortage, a_rank_that_could_not_begin_a_split_may_try_again) {
 
 Test(shortage, a_split_fails_on_all_ranks_and_the_next_one_succeeds, .timeout = 120) {
     run(split);
+}
+
+static _Thread_local float values[100];
+
+static tutti_status step(tutti_ddp *ddp) {
+    for (size_t i = 0; i < 2; i++) {
+        tutti_status status = tutti_ddp_ready(ddp, i);
+        if (status != TUTTI_ERR_MEMORY) TUTTI_TRY(status); /* else finish tries again */
+    }
+    return tutti_ddp_finish(ddp);
+}
+
+/* The buckets are laid out anew after the first step: a rank that fails there leaves them as they are on all ranks. */
+static tutti_status make_ddp(ranks_context *context) {
+    const tutti_ddp_parameter model[] = {{"a", values, 10, TUTTI_FLOAT32}, {"b", values + 50, 20, TUTTI_FLOAT32}};
+    tutti_ddp *ddp;
+    TUTTI_TRY(tutti_ddp_create(context->comm, model, 2, NULL, &ddp));
+    tutti_status first = step(ddp), second = step(ddp);
+    tutti_ddp_destroy(ddp);
+    return second != TUTTI_OK ? tutti_fail(TUTTI_ERR_DATA, "the second step: %s", tutti_last_error()) : first;
+}
+
+Test(shortage, an_engine_of_ddp_is_made_and_laid_out_on_all_ranks_or_none, .timeout = 120) {
+    run(make_ddp);
+}
+
+/* On a communicator of its own, which breaks where the rank fails late. It is destroyed when all ranks have returned, so
+ * that none of them learns of the failure by that. */
+static tutti_status open_trainer(ranks_context *context) {
+    int calls = calls_left;
+    tutti_comm *comm;
+    tutti_trainer *trainer = NULL;
+    calls_left = 0;
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, 0, NULL, &comm));
+    calls_left = calls;
+    tutti_status status = tutti_train_open(comm, &TUTTI_TRAIN_MODEL(.layers = layers, .nlayers = 2),
+                                           &TUTTI_TRAIN_DATA(.folder = folder), &plain, &trainer);
+    calls = calls_left;
+    calls_left = 0;
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    calls_left = calls;
+    tutti_train_close(trainer);
+    tutti_comm_destroy(comm);
+    return status;
+}
+
+Test(shortage, a_trainer_is_opened_on_all_ranks_or_none, .init = make_folder, .fini = remove_folder, .timeout = 120) {
+    making make = open_trainer;
+    expect_ranks(2, run_short, &make);
 }

@@ -69,7 +69,7 @@ tutti_status tutti_train_open(tutti_comm *comm, const tutti_train_model *model, 
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_open: comm and trainer_out must not be NULL");
     tutti_gemm_use_one_thread();
     tutti_trainer *trainer = calloc(1, sizeof *trainer);
-    if (trainer == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a trainer");
+    if (trainer == NULL) return agree_ready(comm, tutti_fail(TUTTI_ERR_MEMORY, "no memory for a trainer"));
     const tutti_status status = open_agreed(trainer, comm, model, data, options);
     if (status != TUTTI_OK) tutti_train_close(trainer);
     else *trainer_out = trainer;

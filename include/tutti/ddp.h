@@ -17,8 +17,8 @@
  *
  * Errors. TUTTI_ERR_ARGUMENT changes nothing. Others are those of collectives, and break the communicator as there:
  * the gradients may then hold anything, and only tutti_ddp_destroy makes sense. TUTTI_ERR_MEMORY, TUTTI_ERR_SYSTEM and
- * TUTTI_ERR_UNSUPPORTED (no GPU) may come from this rank alone and leave it whole; the engine cannot be used with the
- * other ranks then, either. Any thread may call an engine; its calls run one at a time.
+ * TUTTI_ERR_UNSUPPORTED (no GPU) may come from this rank alone and leave it whole. Unless the call says otherwise, the
+ * engine cannot be used with the other ranks then, either. Any thread may call an engine; its calls run one at a time.
  *
  * Method: buckets as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020): reverse order of
  * registration, rebuilt once in the order in which gradients became ready on rank 0.
@@ -91,6 +91,9 @@ TUTTI_API tutti_status tutti_ddp_ready(tutti_ddp *ddp, size_t index);
 
 /* Ends the step: waits until every bucket is reduced. A parameter that was not ready is TUTTI_ERR_ARGUMENT, which names
  * it: the step goes on, and the call may be repeated once all are ready. After any other error the step is over.
+ * The first call lays the buckets out anew. If a rank has no memory for that, it gets TUTTI_ERR_MEMORY, and the other
+ * ranks get TUTTI_ERR_MISMATCH, which names it: gradients are reduced, the buckets stay as they are, and the next call
+ * tries again.
  * While sync is off it only ends the step: gradients stay local. With options.zero only this rank's part of a
  * gradient is reduced; the rest of the view must not be used. */
 TUTTI_API tutti_status tutti_ddp_finish(tutti_ddp *ddp);
