@@ -123,8 +123,8 @@ static void nap(tutti_work *work, int64_t most_ns) {
 static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
     uint32_t bell;
     tutti_hooks.channel_sleep_begin(&bell);
-    bool fenced = atomic_load_explicit(&work->comm->page->fenced, memory_order_relaxed) != 0; /* no membarrier here */
-    if (fenced || !tutti_page_order(work->comm->page)) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
+    /* Not by the communicator's page: another thread may be destroying the communicator. */
+    if (!tutti_can_membarrier() || !tutti_membarrier()) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
     if (!tutti_hooks.p2p_progress_in_turn() && !tutti_work_done(work)) tutti_hooks.channel_sleep(bell, most_ns);
     tutti_hooks.channel_sleep_end();
 }

@@ -309,8 +309,9 @@ TUTTI_API tutti_status tutti_comm_error(tutti_comm *comm);
 TUTTI_API tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason);
 
 /* Destroys the communicator. Local: waits for no rank. NULL is allowed. The pointer is invalid afterwards; no other
- * thread may be in a call on it, or begin one. Works that have not ended end with TUTTI_ERR_ABORTED, here and on the
- * ranks that take part in them; their handles stay valid, and are still to be freed. Ranks that need this one later
+ * thread may be in a call on it, or begin one; tutti_comm_abort ends such calls, and their threads must have returned
+ * before. Works that have not ended end with TUTTI_ERR_ABORTED, here and on the ranks that take part in them; their
+ * handles stay valid, are still to be freed, and other threads may wait for them. Ranks that need this one later
  * get TUTTI_ERR_BROKEN. The call waits for a running function of tutti_submit; such a function must not destroy its
  * own communicator (TUTTI_ERR_ARGUMENT; it stays as it was). In a forked child the call does nothing. */
 TUTTI_API tutti_status tutti_comm_destroy(tutti_comm *comm);
@@ -482,7 +483,8 @@ TUTTI_API tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs
 #define TUTTI_ANY_TAG    (-1)
 
 /* Sends count elements to `peer` (self allowed) under `tag` (>= 0). Returns when src may be reused. Messages of one
- * pair and tag are received in the order in which they were sent. Small messages do not wait for the receive. */
+ * pair and tag are received in the order in which the sends were called, except that one from host memory may come
+ * before earlier ones from CUDA memory. Small messages do not wait for the receive. */
 TUTTI_API tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_type type, int peer,
                                   int64_t tag, const tutti_options *options);
 /* Receives up to count elements. peer may be TUTTI_ANY_SOURCE, tag may be TUTTI_ANY_TAG. options.received or
