@@ -14,7 +14,7 @@
 
 #include "tests/support/modes.h"
 #include "tests/support/ranks.h"
-#include "tests/train_library.h"
+#include "tests/trainer/train_library.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #error "the sanitizers have a calloc of their own"
