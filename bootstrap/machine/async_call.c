@@ -47,7 +47,7 @@ static void *call_thread(void *argument) {
 
 int tutti_async_call_start(tutti_async_call *call) {
     call->references++;
-    int error = tutti_thread_start("tutti-lookup", call_thread, call, NULL);
+    int error = tutti_thread_start(TUTTI_THREAD_LOOKUP, call_thread, call, NULL);
     if (error != 0) call->references--;
     return error;
 }

@@ -396,7 +396,7 @@ static void *serve_all(void *argument) {
 }
 
 static tutti_status start_thread(tutti_store_server *server) {
-    int error = tutti_thread_start("tutti-store", serve_all, server, &server->thread);
+    int error = tutti_thread_start(TUTTI_THREAD_STORE, serve_all, server, &server->thread);
     if (error != 0) return tutti_fail_errno(error, "cannot start the store's thread");
     server->has_thread = true;
     return TUTTI_OK;

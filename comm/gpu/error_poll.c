@@ -114,7 +114,7 @@ static void *ask(void *argument) {
 static void start(void) {
     pthread_mutex_lock(&faults.lock);
     if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) {
-        bool alive = tutti_thread_start("tutti-cuda-poll", ask, NULL, NULL) == 0; /* else the next call retries */
+        bool alive = tutti_thread_start(TUTTI_THREAD_CUDA_POLL, ask, NULL, NULL) == 0; /* else the next call retries */
         atomic_store_explicit(&faults.alive, alive, memory_order_relaxed);
     }
     pthread_mutex_unlock(&faults.lock);

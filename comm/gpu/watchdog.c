@@ -105,7 +105,8 @@ static void start(void) {
         pthread_condattr_destroy(&attributes);
         watcher.ready = true;
     }
-    watcher.alive = tutti_thread_start("tutti-cuda-wait", watch, NULL, NULL) == 0; /* else the next call retries */
+    watcher.alive =
+        tutti_thread_start(TUTTI_THREAD_CUDA_WATCH, watch, NULL, NULL) == 0; /* else the next call retries */
 }
 
 void tutti_stream_watch(tutti_stream_comm *gpu) {

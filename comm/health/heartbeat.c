@@ -371,7 +371,7 @@ static tutti_status start_thread(void) {
     if (watch.runs) return TUTTI_OK;
     if (watch.bell < 0) watch.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (watch.bell < 0) return tutti_fail_errno(errno, "cannot create an eventfd for heartbeats");
-    int error = tutti_thread_start("tutti-heartbeat", heartbeat_thread, NULL, NULL);
+    int error = tutti_thread_start(TUTTI_THREAD_HEARTBEAT, heartbeat_thread, NULL, NULL);
     if (error != 0) return tutti_fail_errno(error, "cannot start the heartbeat thread");
     watch.runs = true;
     return TUTTI_OK;

@@ -244,7 +244,7 @@ tutti_status tutti_listener_serve(const int *listeners, int nlisteners, const ui
         s->listeners[s->nlisteners++] = (watched){.kind = LISTENER, .fd = listeners[i]};
         ready = ready && watch(s, &s->listeners[i]);
     }
-    int error = ready ? tutti_thread_start("tutti-listener", serve, s, &s->thread) : errno;
+    int error = ready ? tutti_thread_start(TUTTI_THREAD_LISTENER, serve, s, &s->thread) : errno;
     if (error != 0) {
         destroy(s);
         return tutti_fail_errno(error, "cannot start the thread that answers connections of other hosts");

@@ -155,7 +155,7 @@ tutti_status tutti_async_connect_start(const tutti_listener_info *listener, cons
         attempt->calls = taken == NULL;
         if (taken != NULL) memcpy(attempt->connections, taken, ticket->lanes * sizeof *taken);
         attempt->timeout_ms = timeout_ms;
-        int error = tutti_thread_start("tutti-connect", attempt_thread, attempt, NULL);
+        int error = tutti_thread_start(TUTTI_THREAD_CONNECT, attempt_thread, attempt, NULL);
         if (error != 0) status = tutti_fail_errno(error, "cannot start a thread that opens a connection");
     }
     if (status != TUTTI_OK) {

@@ -69,6 +69,6 @@ void tutti_callback_pool_run(tutti_work *work) {
     bool add_thread = ++queued > idle;
     pthread_cond_signal(&pool_wake);
     pthread_mutex_unlock(&pool_lock);
-    if (add_thread && tutti_thread_start("tutti-callback", serve, NULL, NULL) != 0)
+    if (add_thread && tutti_thread_start(TUTTI_THREAD_CALLBACK, serve, NULL, NULL) != 0)
         tutti_log(TUTTI_LOG_WARN, "cannot start a callback thread; callbacks wait for a running thread");
 }

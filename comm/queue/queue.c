@@ -275,7 +275,7 @@ static void *work_thread(void *argument) {
 static tutti_status start_worker(tutti_comm *comm) {
     TUTTI_TRY(tutti_wake_timer_open(&comm->queue->alarm));
     tutti_comm_retain(comm);
-    int error = tutti_thread_start("tutti-queue", work_thread, comm, NULL);
+    int error = tutti_thread_start(TUTTI_THREAD_QUEUE, work_thread, comm, NULL);
     if (error != 0) {
         tutti_wake_timer_close(&comm->queue->alarm);
         tutti_comm_release(comm);

@@ -322,7 +322,7 @@ static tutti_status start(tutti_launch_nodes *nodes) {
     if (nodes->event_fd < 0) return tutti_fail_errno(errno, "eventfd");
     if (nodes->options.node == 0)
         TUTTI_TRY(tutti_calloc((size_t)nodes->options.nnodes, sizeof *nodes->beats, &nodes->beats));
-    int error = tutti_thread_start("tuttirun-nodes", talk, nodes, &nodes->thread);
+    int error = tutti_thread_start(TUTTI_THREAD_NODES, talk, nodes, &nodes->thread);
     return error == 0 ? TUTTI_OK : tutti_fail_errno(error, "cannot start a thread");
 }
 

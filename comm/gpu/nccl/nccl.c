@@ -213,7 +213,7 @@ static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
 
 /* Runs the ending on a new thread; without a thread, on this one. */
 static void run_ending(tutti_nccl_ending *ending) {
-    if (ending != NULL && tutti_thread_start("tutti-nccl-end", end_thread, ending, NULL) != 0) end_thread(ending);
+    if (ending != NULL && tutti_thread_start(TUTTI_THREAD_NCCL_END, end_thread, ending, NULL) != 0) end_thread(ending);
 }
 
 /* Aborts on a separate thread: a kernel that hangs in a stream may be behind one that hangs for another
@@ -236,7 +236,7 @@ static void abort_engine(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     if (state == NULL) return;
     if (pthread_mutex_trylock(&state->lock) != 0) {
-        state->has_aborter = tutti_thread_start("tutti-nccl-stop", abort_later, state, &state->aborter) == 0;
+        state->has_aborter = tutti_thread_start(TUTTI_THREAD_NCCL_STOP, abort_later, state, &state->aborter) == 0;
         if (state->has_aborter) return;
         pthread_mutex_lock(&state->lock);
     }

@@ -147,7 +147,7 @@ void tutti_same_gpu_release_streams(tutti_same_gpu *s) {
     *r = (tutti_same_gpu_release){.counters = s->counters, .nranks = s->nranks, .lasts = lasts, .nslots = s->nkept};
     memcpy(r->slots, s->kept, sizeof r->slots);
     s->nkept = 0;
-    if (tutti_thread_start("tutti-gpu-free", keep_releasing, r, NULL) != 0) free(r);
+    if (tutti_thread_start(TUTTI_THREAD_GPU_FREE, keep_releasing, r, NULL) != 0) free(r);
     else if (lasts) s->release = r;
 }
 
