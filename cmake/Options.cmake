@@ -29,4 +29,8 @@ if(TUTTI_SANITIZE)
   add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
 endif()
+# The order of locks (bootstrap/base/lock.h) is checked where speed does not count.
+if(TUTTI_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  add_compile_definitions(TUTTI_CHECK_LOCKS)
+endif()
 find_package(Threads REQUIRED)

@@ -15,7 +15,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -32,12 +32,11 @@ typedef enum answer { UNKNOWN, YES, NO } answer;
 
 /* Written under the lock. */
 static struct {
-    pthread_mutex_t lock;
     answer loaded, works;                      /* is the module in this process? was its check good? */
     char reason[512];                          /* the error where either is NO */
     _Atomic(const tutti_cuda_module *) module; /* pairs: stored with release when loaded becomes YES */
     atomic_bool opened;                        /* by tutti_device_open, or a call for the kernels or operators */
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} state;
 
 /* State of tutti_device_in_use, on a cache line that all callers read and that is rarely written. */
 static struct {
@@ -88,12 +87,12 @@ static tutti_status check(const tutti_cuda_module *module) {
 }
 
 static tutti_status open_module(const tutti_cuda_module **module_out) {
-    pthread_mutex_lock(&state.lock);
+    tutti_lock(TUTTI_LOCK_DEVICE);
     tutti_status status = load();
     const tutti_cuda_module *module = atomic_load_explicit(&state.module, memory_order_relaxed);
     if (status == TUTTI_OK) status = check(module);
     if (status == TUTTI_OK) atomic_store_explicit(&state.opened, true, memory_order_release);
-    pthread_mutex_unlock(&state.lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE);
     if (status == TUTTI_OK) *module_out = module;
     return status;
 }
@@ -197,11 +196,11 @@ static bool driver_is_loaded(void) {
 static const tutti_cuda_module *module_to_ask(void) {
     const tutti_cuda_module *module = atomic_load_explicit(&state.module, memory_order_acquire);
     if (module != NULL || !driver_is_loaded()) return module;
-    pthread_mutex_lock(&state.lock);
+    tutti_lock(TUTTI_LOCK_DEVICE);
     bool first = state.loaded == UNKNOWN;
     if (load() != TUTTI_OK && first)
         tutti_log(TUTTI_LOG_INFO, "the CUDA driver is loaded, but GPU memory is not recognised: %s", state.reason);
-    pthread_mutex_unlock(&state.lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE);
     return atomic_load_explicit(&state.module, memory_order_acquire);
 }
 

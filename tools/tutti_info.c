@@ -20,7 +20,9 @@
 #include <tutti/tutti.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
+#include "bootstrap/base/thread.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
 #include "bootstrap/machine/interfaces.h"
@@ -278,8 +280,47 @@ static int print_algorithms(const char *hosts) {
     return 0;
 }
 
+static void print_threads(const tutti_comm *comm) {
+    printf("Threads that the library may start, and how many this process has now, with a communicator of %d rank%s\n",
+           tutti_comm_size(comm), plural(tutti_comm_size(comm)));
+    for (int kind = 0; kind < TUTTI_THREAD_KINDS; kind++)
+        printf("  %-16s %d  %s; %s\n", tutti_threads[kind].name, tutti_thread_count((tutti_thread_kind)kind),
+               tutti_threads[kind].does, tutti_threads[kind].lasts);
+}
+
+static void print_locks(void) {
+    static const char *const forks[] = {
+        [TUTTI_AT_FORK_UNUSED] = "a child's calls fail before they take it",
+        [TUTTI_AT_FORK_HELD] = "held during a fork, so that a child finds it free",
+        [TUTTI_AT_FORK_LEFT] = "not held during a fork: a child must not need it",
+        [TUTTI_AT_FORK_STRUCT] = "one in each such struct",
+    };
+    size_t used, committed;
+    printf("\nLocks; a thread takes one only while those that it holds come before it in this list\n");
+    for (int kind = 0; kind < TUTTI_LOCK_KINDS; kind++)
+        printf("  %-14s %-40s %s; %s\n", tutti_locks[kind].name, tutti_locks[kind].file, tutti_locks[kind].protects,
+               forks[tutti_locks[kind].at_fork]);
+    tutti_heap_usage(&used, &committed);
+    printf("\nShared heap: %zu KiB in use, %zu KiB backed by memory\n", used >> 10, committed >> 10);
+}
+
+/* What a process has that uses the library: this one makes the communicator of its world for that. Rank 0 prints. */
+static int print_process(void) {
+    tutti_comm *comm = NULL;
+    tutti_status status = tutti_comm_create_world(&comm);
+    if (status == TUTTI_OK) status = tutti_barrier(comm, NULL);
+    if (status == TUTTI_OK && tutti_comm_rank(comm) == 0) {
+        print_threads(comm);
+        print_locks();
+    }
+    if (status != TUTTI_OK) fprintf(stderr, "tutti-info --process: %s\n", tutti_last_error());
+    tutti_comm_destroy(comm);
+    return status == TUTTI_OK ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--algorithms") == 0) return print_algorithms(argc > 2 ? argv[2] : NULL);
+    if (argc > 1 && strcmp(argv[1], "--process") == 0) return print_process();
     if (argc > 1 && (strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "--version") == 0)) {
         printf("tutti-info %s\n", tutti_version());
         return 0;
@@ -287,9 +328,9 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
         fprintf(help ? stdout : stderr,
-                "usage: tutti-info [--version | --algorithms [HOSTS]]\nPrints version, transports, parts, "
+                "usage: tutti-info [--version | --algorithms [HOSTS] | --process]\nPrints version, transports, parts, "
                 "settings and machine; or the table of algorithms, and those chosen between HOSTS hosts "
-                "(4).\n");
+                "(4); or the threads and locks of a process with a communicator (of several ranks under tuttirun).\n");
         return help ? 0 : 2;
     }
     struct utsname system;

@@ -4,12 +4,12 @@
 #include "bootstrap/base/settings.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 
 static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
@@ -273,7 +273,6 @@ typedef struct value {
     char *text;
 } value;
 
-static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded; /* atomic: release pairs with the acquire in ensure_loaded */
 static value values[TUTTI_SETTING_COUNT];
 static char problem[512]; /* text of the first invalid variable */
@@ -343,10 +342,10 @@ static void load(void) {
 
 static void ensure_loaded(void) {
     if (TUTTI_LIKELY(__atomic_load_n(&loaded, __ATOMIC_ACQUIRE))) return;
-    pthread_mutex_lock(&settings_lock);
+    tutti_lock(TUTTI_LOCK_SETTINGS);
     if (!__atomic_load_n(&loaded, __ATOMIC_RELAXED)) load();
     __atomic_store_n(&loaded, true, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&settings_lock);
+    tutti_unlock(TUTTI_LOCK_SETTINGS);
 }
 
 tutti_status tutti_settings_check(void) {
@@ -380,8 +379,8 @@ void tutti_settings_agreed(char *text, size_t capacity) {
 }
 
 void tutti_settings_reload(void) {
-    pthread_mutex_lock(&settings_lock);
+    tutti_lock(TUTTI_LOCK_SETTINGS);
     load();
     __atomic_store_n(&loaded, true, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&settings_lock);
+    tutti_unlock(TUTTI_LOCK_SETTINGS);
 }

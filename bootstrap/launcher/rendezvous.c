@@ -6,7 +6,6 @@
  * one communicator may return for the next at any time. A rank that closes its rendezvous reports it in the store;
  * rank 0 waits for all of them, so that no rank loses the store while it still reads.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +13,15 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/meeting.h"
+#include "bootstrap/launcher/world.h"
 #include "bootstrap/store/secret.h"
 #include "bootstrap/store/store.h"
-#include "bootstrap/launcher/world.h"
 
 enum {
     JOIN_MS = 3000,  /* how long a store behind a port in use may take to answer */
@@ -39,20 +39,19 @@ struct tutti_rendezvous {
     int64_t leave_ms;
 };
 
-/* The store that this process serves. Guarded by the lock. */
+/* The store that this process serves. Under TUTTI_LOCK_OWN_STORE. */
 static struct {
-    pthread_mutex_t lock;
     tutti_store_server *server;
     pid_t owner; /* a forked child has the memory, but not the thread */
     int port;
-} own = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} own;
 
 static atomic_int nopens;
 
 /* Starts this process's store, or finds it running. Listens only where the ranks can reach it. */
 static tutti_status serve(const tutti_meeting *where, const char *secret, const char *address, int *port_out) {
     tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&own.lock);
+    tutti_lock(TUTTI_LOCK_OWN_STORE);
     bool have = own.server != NULL && own.owner == getpid() && (own.port == where->port || where->port == 0);
     if (!have) {
         if (own.server != NULL && own.owner == getpid()) tutti_store_server_stop(own.server);
@@ -62,7 +61,7 @@ static tutti_status serve(const tutti_meeting *where, const char *secret, const 
         own.port = status == TUTTI_OK ? tutti_store_server_port(own.server) : 0;
     }
     *port_out = own.port;
-    pthread_mutex_unlock(&own.lock);
+    tutti_unlock(TUTTI_LOCK_OWN_STORE);
     return status;
 }
 
@@ -125,15 +124,14 @@ static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *re
 /* The address that rank 0 published through the launcher's server: once per process, by all ranks at their first
  * rendezvous. */
 static struct {
-    pthread_mutex_t lock;
     tutti_meeting meeting;
     pid_t owner; /* 0: not published yet */
-} told = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} told;
 
 /* Rank 0 serves before it publishes the address. */
 static tutti_status exchange(const tutti_world *world, const char *secret, tutti_meeting *where) {
     tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&told.lock);
+    tutti_lock(TUTTI_LOCK_RENDEZVOUS);
     if (told.owner != getpid()) {
         int port = 0;
         char own_address[TUTTI_ADDRESS_TEXT_BYTES];
@@ -143,7 +141,7 @@ static tutti_status exchange(const tutti_world *world, const char *secret, tutti
         told.owner = status == TUTTI_OK ? getpid() : 0;
     }
     if (status == TUTTI_OK) *where = told.meeting;
-    pthread_mutex_unlock(&told.lock);
+    tutti_unlock(TUTTI_LOCK_RENDEZVOUS);
     return status;
 }
 

@@ -10,12 +10,12 @@
  */
 #include "bootstrap/launcher/world.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
@@ -156,20 +156,19 @@ static void warn_of_other_launchers(void) {
 
 /* What the ranks of the world have found when they met. */
 static struct {
-    pthread_mutex_t lock;
     tutti_world world; /* size 0: nothing */
-} found = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} found;
 
 void tutti_world_complete(const tutti_world *world) {
-    pthread_mutex_lock(&found.lock);
+    tutti_lock(TUTTI_LOCK_WORLD);
     found.world = *world;
-    pthread_mutex_unlock(&found.lock);
+    tutti_unlock(TUTTI_LOCK_WORLD);
 }
 
 static void fill_unknown(tutti_world *world) {
-    pthread_mutex_lock(&found.lock);
+    tutti_lock(TUTTI_LOCK_WORLD);
     const tutti_world other = found.world;
-    pthread_mutex_unlock(&found.lock);
+    tutti_unlock(TUTTI_LOCK_WORLD);
     if (other.size != world->size || other.rank != world->rank) return;
     if (world->local_rank == UNSET) world->local_rank = other.local_rank;
     if (world->local_size == UNSET) world->local_size = other.local_size;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/thread.h"
 #include "bootstrap/machine/module.h"
 
@@ -25,9 +26,9 @@ void tutti_async_call_init(tutti_async_call *call, void (*run)(tutti_async_call 
 }
 
 static void drop_reference(tutti_async_call *call) {
-    pthread_mutex_lock(&call->lock);
+    tutti_lock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     bool last = --call->references == 0;
-    pthread_mutex_unlock(&call->lock);
+    tutti_unlock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     if (!last) return;
     pthread_cond_destroy(&call->completed);
     pthread_mutex_destroy(&call->lock);
@@ -37,10 +38,10 @@ static void drop_reference(tutti_async_call *call) {
 static void *call_thread(void *argument) {
     tutti_async_call *call = argument;
     call->run(call);
-    pthread_mutex_lock(&call->lock);
+    tutti_lock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     call->done = true;
     pthread_cond_signal(&call->completed);
-    pthread_mutex_unlock(&call->lock);
+    tutti_unlock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     drop_reference(call);
     return NULL;
 }
@@ -62,17 +63,17 @@ static struct timespec in_ms(int64_t ms) {
 
 bool tutti_async_call_wait(tutti_async_call *call, int64_t wait_ms) {
     struct timespec until = in_ms(wait_ms);
-    pthread_mutex_lock(&call->lock);
+    tutti_lock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     while (!call->done && pthread_cond_timedwait(&call->completed, &call->lock, &until) != ETIMEDOUT) {}
     bool done = call->done;
-    pthread_mutex_unlock(&call->lock);
+    tutti_unlock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     return done;
 }
 
 void tutti_async_call_release(tutti_async_call *call) {
-    pthread_mutex_lock(&call->lock);
+    tutti_lock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     bool runs = call->references > 1 && !call->done;
-    pthread_mutex_unlock(&call->lock);
+    tutti_unlock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     if (runs) tutti_module_pin_library(); /* the thread returns to this library's code */
     drop_reference(call);
 }

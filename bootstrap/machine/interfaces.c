@@ -13,7 +13,6 @@
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 
@@ -214,16 +214,15 @@ static tutti_interface describe(int fd, const struct ifaddrs *from) {
 
 /* What tutti_interfaces_prefer was told, as a filter. */
 static struct {
-    pthread_mutex_t lock;
     char filter[TUTTI_INTERFACES_PREFERRED_BYTES + 1];
     const char *member;
-} preferred = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} preferred;
 
 void tutti_interfaces_prefer(const char *names, const char *member) {
-    pthread_mutex_lock(&preferred.lock);
+    tutti_lock(TUTTI_LOCK_INTERFACES);
     snprintf(preferred.filter, sizeof preferred.filter, "%s%s", *names != '\0' ? "=" : "", names);
     preferred.member = member;
-    pthread_mutex_unlock(&preferred.lock);
+    tutti_unlock(TUTTI_LOCK_INTERFACES);
 }
 
 /* Returns the value of TUTTI_SOCKET_IFNAME, or else of the first of the other variables that is set, or else what is
@@ -239,10 +238,10 @@ static const char *find_filter(const char **variable_out) {
     }
     if (*filter != '\0') return filter;
     static _Thread_local char copy[sizeof preferred.filter];
-    pthread_mutex_lock(&preferred.lock);
+    tutti_lock(TUTTI_LOCK_INTERFACES);
     snprintf(copy, sizeof copy, "%s", preferred.filter);
     if (*copy != '\0') *variable_out = preferred.member;
-    pthread_mutex_unlock(&preferred.lock);
+    tutti_unlock(TUTTI_LOCK_INTERFACES);
     return copy;
 }
 

@@ -226,6 +226,7 @@ tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
     tutti_world world;
     tutti_rendezvous *rendezvous = NULL;
     if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_world: comm_out is NULL");
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     tutti_timing_begin();
     TUTTI_TRY(tutti_world_get(&world));
     tutti_timing_over(TUTTI_TIMING_LAUNCHER);

@@ -4,13 +4,13 @@
  */
 #include "comm/gpu/device_memory.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include <tutti/device.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
@@ -25,7 +25,6 @@ typedef struct block {
     const tutti_device_allocator *allocator; /* that allocated it; NULL: CUDA itself (cudaMalloc) */
 } block;
 
-static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static block *_Atomic blocks; /* changed under the lock; NULL is checked without it */
 static atomic_int sharings;   /* communicators whose peers map memory of this process */
 
@@ -81,11 +80,11 @@ static tutti_status allocate(const tutti_device *device, const tutti_device_allo
 
 /* Reuses a block of this size that was shared and freed. */
 static void *reuse(size_t bytes, int index) {
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
     block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
     while (b != NULL && !(b->free && b->bytes == bytes && b->index == index)) b = b->next;
     if (b != NULL) b->free = false;
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
     return b != NULL ? b->memory : NULL;
 }
 
@@ -109,17 +108,17 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
         free(new);
         return status;
     }
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
     new->next = atomic_load_explicit(&blocks, memory_order_relaxed);
     atomic_store_explicit(&blocks, new, memory_order_release);
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
     *memory_out = new->memory;
     return TUTTI_OK;
 }
 
 static bool find(const void *memory, size_t bytes, bool shares, void **block_out, size_t *block_bytes_out) {
     if (atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
     block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
     while (b != NULL &&
            !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
@@ -131,7 +130,7 @@ static bool find(const void *memory, size_t bytes, bool shares, void **block_out
         *block_out = b->memory;
         *block_bytes_out = b->bytes;
     }
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
     return b != NULL;
 }
 
@@ -145,7 +144,7 @@ bool tutti_device_memory_share(const void *memory, size_t bytes, void **block_ou
 
 /* Removes the block from the list; NULL: it is not in the list. A shared block stays in the list and is kept. */
 static block *take(const void *memory, bool *kept_out) {
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
     block *found = atomic_load_explicit(&blocks, memory_order_relaxed), *before = NULL;
     while (found != NULL && (found->memory != memory || found->free)) {
         before = found;
@@ -154,15 +153,15 @@ static block *take(const void *memory, bool *kept_out) {
     *kept_out = found != NULL && found->shared;
     if (found != NULL && !*kept_out && before != NULL) before->next = found->next;
     else if (found != NULL && !*kept_out) atomic_store_explicit(&blocks, found->next, memory_order_release);
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
     return found;
 }
 
 /* Makes a shared block reusable. */
 static void keep(block *b) {
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
     b->free = true;
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
 }
 
 bool tutti_device_memory_free(void *memory, const tutti_device_allocator *allocator, tutti_status *status_out) {

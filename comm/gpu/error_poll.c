@@ -8,7 +8,6 @@
  *
  * Invariant: a failed GPU stays failed until the process ends, as in CUDA. The text is written before the status.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/gpu/event.h"
@@ -34,13 +34,12 @@ struct tutti_error_poll {
 };
 
 static struct {
-    pthread_mutex_t lock;
     tutti_error_poll *first;
     atomic_bool alive; /* the thread runs; written under the lock */
-} faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} faults;
 
 tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
-    pthread_mutex_lock(&faults.lock);
+    tutti_lock(TUTTI_LOCK_ERROR_POLL);
     tutti_error_poll *fault = faults.first;
     while (fault != NULL && fault->index != index) fault = fault->next;
     if (fault == NULL && (fault = calloc(1, sizeof *fault)) != NULL) {
@@ -49,7 +48,7 @@ tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
         fault->next = faults.first;
         faults.first = fault;
     }
-    pthread_mutex_unlock(&faults.lock);
+    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
     return fault;
 }
 
@@ -100,24 +99,24 @@ static void *ask(void *argument) {
     (void)argument;
     for (int64_t idle_ns = 0; idle_ns < IDLE_NS;) {
         nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
-        pthread_mutex_lock(&faults.lock);
+        tutti_lock(TUTTI_LOCK_ERROR_POLL);
         tutti_error_poll *first = faults.first;
-        pthread_mutex_unlock(&faults.lock);
+        tutti_unlock(TUTTI_LOCK_ERROR_POLL);
         idle_ns = look_at_all(first);
     }
-    pthread_mutex_lock(&faults.lock);
+    tutti_lock(TUTTI_LOCK_ERROR_POLL);
     atomic_store_explicit(&faults.alive, false, memory_order_relaxed); /* a later expect restarts it */
-    pthread_mutex_unlock(&faults.lock);
+    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
     return NULL;
 }
 
 static void start(void) {
-    pthread_mutex_lock(&faults.lock);
+    tutti_lock(TUTTI_LOCK_ERROR_POLL);
     if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) {
         bool alive = tutti_thread_start(TUTTI_THREAD_CUDA_POLL, ask, NULL, NULL) == 0; /* else the next call retries */
         atomic_store_explicit(&faults.alive, alive, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&faults.lock);
+    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
 }
 
 void tutti_error_poll_expect(tutti_error_poll *fault) {

@@ -6,11 +6,11 @@
  */
 #include "comm/gpu/event.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "comm/gpu/pinned.h"
 
 #define PAGE_BYTES ((size_t)4096)
@@ -28,10 +28,9 @@ struct tutti_stream_event {
 };
 
 static struct {
-    pthread_mutex_t lock;
     tutti_stream_event *free; /* free word marks; streams may not have passed all of them */
     struct page *pages;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pool;
 
 /* Kept until the process ends, like all pinned memory. */
 typedef struct page {
@@ -47,11 +46,11 @@ static bool has_passed(const tutti_stream_event *mark) {
 
 /* Takes the first free mark that no stream writes to any more. */
 static tutti_stream_event *take_free(void) {
-    pthread_mutex_lock(&pool.lock);
+    tutti_lock(TUTTI_LOCK_EVENTS);
     tutti_stream_event **link = &pool.free, *mark;
     while ((mark = *link) != NULL && !has_passed(mark)) link = &mark->next;
     if (mark != NULL) *link = mark->next;
-    pthread_mutex_unlock(&pool.lock);
+    tutti_unlock(TUTTI_LOCK_EVENTS);
     return mark;
 }
 
@@ -63,7 +62,7 @@ static tutti_status add_page(const tutti_device *device) {
         free(p);
         return status;
     }
-    pthread_mutex_lock(&pool.lock);
+    tutti_lock(TUTTI_LOCK_EVENTS);
     for (size_t i = 0; i < PAGE_MARKS; i++) {
         size_t at = i * sizeof(uint64_t);
         p->marks[i] = (tutti_stream_event){.word = (_Atomic uint64_t *)(void *)(p->memory->memory + at),
@@ -73,7 +72,7 @@ static tutti_status add_page(const tutti_device *device) {
     }
     p->next = pool.pages;
     pool.pages = p;
-    pthread_mutex_unlock(&pool.lock);
+    tutti_unlock(TUTTI_LOCK_EVENTS);
     return TUTTI_OK;
 }
 
@@ -105,21 +104,21 @@ tutti_status tutti_stream_event_take(const tutti_device *device, tutti_error_pol
 }
 
 tutti_stream_event *tutti_stream_event_share(tutti_stream_event *mark) {
-    pthread_mutex_lock(&pool.lock);
+    tutti_lock(TUTTI_LOCK_EVENTS);
     mark->holders++;
-    pthread_mutex_unlock(&pool.lock);
+    tutti_unlock(TUTTI_LOCK_EVENTS);
     return mark;
 }
 
 void tutti_stream_event_free(tutti_stream_event *mark) {
     if (mark == NULL) return;
-    pthread_mutex_lock(&pool.lock);
+    tutti_lock(TUTTI_LOCK_EVENTS);
     bool last = --mark->holders == 0;
     if (last && mark->event == NULL) {
         mark->next = pool.free;
         pool.free = mark;
     }
-    pthread_mutex_unlock(&pool.lock);
+    tutti_unlock(TUTTI_LOCK_EVENTS);
     if (!last || mark->event == NULL) return;
     mark->device->event_destroy(mark->event);
     free(mark);

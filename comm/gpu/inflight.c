@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/engines.h"
@@ -36,10 +37,10 @@ fail:
 }
 
 tutti_status tutti_inflight_take(tutti_stream_comm *gpu, tutti_inflight **track_out) {
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     tutti_inflight *track = TAILQ_FIRST(&gpu->tracks->spare);
     if (track != NULL) TAILQ_REMOVE(&gpu->tracks->spare, track, link);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     if (track == NULL) TUTTI_TRY(track_make(gpu, &track));
     track->has_begun = track->reported = false;
     track->ended_ns = track->late_ns = 0;
@@ -56,23 +57,23 @@ static void put_back(tutti_stream_comm *gpu, tutti_inflight *track) {
 
 void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track) {
     if (track == NULL) return;
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     put_back(gpu, track);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
 }
 
 void tutti_inflight_add(tutti_stream_comm *gpu, tutti_inflight *track) {
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     TAILQ_INSERT_TAIL(&gpu->tracks->under_way, track, link);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     tutti_stream_watch(gpu);
 }
 
 void tutti_inflight_capture(tutti_stream_comm *gpu) {
     if (gpu->comm->nranks == 1) return;
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     gpu->tracks->captured = true;
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     tutti_stream_watch(gpu);
 }
 
@@ -176,20 +177,20 @@ static void look(tutti_stream_comm *gpu) {
 }
 
 bool tutti_stream_look(tutti_stream_comm *gpu) {
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
         look(gpu);
         goes_on = is_busy(gpu) || (gpu->tracks->captured && !gpu->tracks->aborted);
     }
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     return goes_on;
 }
 
 bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     bool busy = is_busy(gpu);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     return busy;
 }
 
@@ -200,7 +201,7 @@ void tutti_stream_abandon(tutti_comm *comm) {
     int before = gpu != NULL ? gpu->index : 0;
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before); /* continue on failure: the GPU may have failed */
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     look(gpu);
     if (is_busy(gpu)) {
         tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
@@ -208,7 +209,7 @@ void tutti_stream_abandon(tutti_comm *comm) {
         release_all(gpu, tutti_comm_give_up(comm, TUTTI_ERR_ABORTED));
     }
     bool idle = !is_busy(gpu);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     tutti_stream_leave(gpu, before);
     if (idle && gpu->staged) tutti_queue_settle(comm); /* the thread that stored the last result is about to leave */
 }
@@ -222,10 +223,10 @@ static void close_engines(tutti_stream_comm *gpu) {
 static void free_tracks(tutti_stream_comm *gpu) {
     struct tutti_inflight_list left = TAILQ_HEAD_INITIALIZER(left);
     tutti_inflight *track;
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     TAILQ_CONCAT(&left, &gpu->tracks->spare, link);
     TAILQ_CONCAT(&left, &gpu->tracks->under_way, link);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     while ((track = TAILQ_FIRST(&left)) != NULL) {
         TAILQ_REMOVE(&left, track, link);
         track_free(track);
@@ -239,10 +240,10 @@ void tutti_stream_close(tutti_comm *comm) {
     comm->seed = NULL;
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before);
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     gpu->tracks->closed = true; /* from now on the watcher skips it, and need not wait for the engine */
     bool dozes = gpu->tracks->captured;
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     if (dozes) tutti_stream_attend(0); /* so that the watcher drops its reference now */
     close_engines(gpu);
     tutti_stream_messages_free(gpu);

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/pinned.h"
 #include "comm/gpu/stream_state.h"
@@ -131,9 +132,9 @@ static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tu
         tutti_work_retain(m->work);
         *work_out = m->work;
     }
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     TAILQ_INSERT_TAIL(&gpu->tracks->messages, m, link);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     tutti_stream_watch(gpu);
     return status;
 }
@@ -143,13 +144,13 @@ tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *
     tutti_stream_comm *gpu;
     int before;
     TUTTI_TRY(tutti_stream_gpu(comm, message->gpu, &gpu));
-    pthread_mutex_lock(&gpu->order);
+    tutti_lock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     tutti_status status = tutti_stream_enter(gpu, &before);
     if (status == TUTTI_OK) {
         status = submit(gpu, message, whole, work_out);
         tutti_stream_leave(gpu, before);
     }
-    pthread_mutex_unlock(&gpu->order);
+    tutti_unlock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     return status;
 }
 
@@ -246,9 +247,9 @@ void tutti_stream_messages_fail(tutti_stream_comm *gpu) {
 void tutti_stream_messages_free(tutti_stream_comm *gpu) {
     struct tutti_stream_message_list left = TAILQ_HEAD_INITIALIZER(left);
     tutti_stream_message *m;
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     TAILQ_CONCAT(&left, &gpu->tracks->messages, link);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     while ((m = TAILQ_FIRST(&left)) != NULL) {
         TAILQ_REMOVE(&left, m, link);
         if (m->data != NULL) tutti_pinned_return_after(m->data, tutti_stream_event_share(m->passed));

@@ -5,16 +5,15 @@
  */
 #include "comm/gpu/pinned.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 
 #define LEAST_BYTES ((size_t)4096)
 
-static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_pinned *free_blocks;
 static tutti_pinned *abandoned; /* keeps them reachable */
 
@@ -28,11 +27,11 @@ static bool is_ready(tutti_pinned *block) {
 }
 
 static tutti_pinned *take(size_t bytes) {
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_PINNED);
     tutti_pinned **link = &free_blocks, *block;
     while ((block = *link) != NULL && (block->bytes != bytes || !is_ready(block))) link = &block->next;
     if (block != NULL) *link = block->next;
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_PINNED);
     return block;
 }
 
@@ -61,10 +60,10 @@ void tutti_pinned_return_after(tutti_pinned *block, tutti_stream_event *after) {
         return;
     }
     block->after = after;
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_PINNED);
     block->next = free_blocks;
     free_blocks = block;
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_PINNED);
 }
 
 void tutti_pinned_return(tutti_pinned *block) {
@@ -73,8 +72,8 @@ void tutti_pinned_return(tutti_pinned *block) {
 
 void tutti_pinned_abandon(tutti_pinned *block) {
     if (block == NULL) return;
-    pthread_mutex_lock(&blocks_lock);
+    tutti_lock(TUTTI_LOCK_PINNED);
     block->next = abandoned;
     abandoned = block;
-    pthread_mutex_unlock(&blocks_lock);
+    tutti_unlock(TUTTI_LOCK_PINNED);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/call.h"
@@ -27,8 +28,6 @@
 #define DRAIN_NAP_NS INT64_C(50000)
 
 /* --------------------------------------------------------------------------------------------- comm->gpu */
-
-static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 
 tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out) {
     int before = gpu->index;
@@ -80,11 +79,11 @@ tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **g
     tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire); /* pairs with the release below */
     tutti_status status = TUTTI_OK;
     if (gpu == NULL) {
-        pthread_mutex_lock(&making_lock);
+        tutti_lock(TUTTI_LOCK_GPU_MAKING);
         gpu = atomic_load_explicit(&comm->gpu, memory_order_relaxed);
         if (gpu == NULL) status = gpu_make(comm, index, &gpu);
         if (status == TUTTI_OK) atomic_store_explicit(&comm->gpu, gpu, memory_order_release);
-        pthread_mutex_unlock(&making_lock);
+        tutti_unlock(TUTTI_LOCK_GPU_MAKING);
         TUTTI_TRY(status);
     }
     if (gpu->index != index)
@@ -98,9 +97,9 @@ tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **g
 
 /* True if a collective is in flight. */
 static bool is_busy(tutti_stream_comm *gpu) {
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     bool busy = !TAILQ_EMPTY(&gpu->tracks->under_way) && !gpu->tracks->aborted;
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     return busy;
 }
 
@@ -119,13 +118,13 @@ tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color
     int before;
     if (gpu == NULL || gpu->engine == NULL || gpu->engine->split == NULL) return TUTTI_OK; /* the same on all ranks */
     drain(gpu);
-    pthread_mutex_lock(&gpu->order);
+    tutti_lock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     tutti_status status = tutti_stream_enter(gpu, &before);
     if (status == TUTTI_OK) {
         status = gpu->engine->split(parent, child, color);
         tutti_stream_leave(gpu, before);
     }
-    pthread_mutex_unlock(&gpu->order);
+    tutti_unlock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     return status;
 }
 
@@ -165,11 +164,11 @@ static tutti_status open_engine(tutti_stream_comm *gpu, const tutti_stream_engin
         if (engine->close != NULL) engine->close(gpu->comm);
         return status;
     }
-    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     if (gpu->engine == NULL) gpu->engine = engine;
     if (engine == &tutti_engine_staged) gpu->staged = true;
     if (gpu->tracks->aborted && engine->abort != NULL) engine->abort(gpu->comm);
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     return TUTTI_OK;
 }
 
@@ -351,12 +350,12 @@ tutti_status tutti_stream_submit(tutti_comm *comm, const tutti_op *op, int index
     own.cuda = true;
     own.signature = (own.signature ^ CUDA_SIGNATURE) >> 1;
     TUTTI_TRY(tutti_stream_gpu(comm, index, &gpu));
-    pthread_mutex_lock(&gpu->order);
+    tutti_lock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     tutti_status status = tutti_stream_enter(gpu, &before);
     if (status == TUTTI_OK) {
         status = submit(gpu, &own, stream, whole, work_out);
         tutti_stream_leave(gpu, before);
     }
-    pthread_mutex_unlock(&gpu->order);
+    tutti_unlock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     return status;
 }

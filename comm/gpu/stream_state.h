@@ -3,9 +3,6 @@
  *
  *   in-flight call   a collective: the marks before and behind it, the user's work; completed by tutti_stream_look
  *   message          a send or receive: pinned memory, the host message in it, a mark; messages.c
- *
- * Lock order: the watcher's list, then a communicator's tracks, then works. gpu->order is taken before all of them,
- * and never while one of them is held.
  */
 #ifndef TUTTI_STREAM_STATE_H
 #define TUTTI_STREAM_STATE_H

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/gpu/stream_state.h"
@@ -21,14 +22,13 @@
 #define IDLE_NS      TUTTI_NS_PER_S
 
 static struct {
-    pthread_mutex_t lock;
     pthread_cond_t wake;
     bool ready; /* wake is initialized */
     bool alive;
     bool woken;               /* since the last check */
     bool busy;                /* calls were in flight at the last check */
     tutti_stream_comm *first; /* the list; linked by gpu->next_watched */
-} watcher = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} watcher;
 
 static atomic_int attended; /* threads that wait for works */
 
@@ -40,7 +40,8 @@ static void nap(int64_t most_ns) {
     until.tv_sec += (time_t)(ns / TUTTI_NS_PER_S);
     until.tv_nsec = (long)(ns % TUTTI_NS_PER_S);
     int result = 0;
-    while (!watcher.woken && result == 0) result = pthread_cond_timedwait(&watcher.wake, &watcher.lock, &until);
+    while (!watcher.woken && result == 0)
+        result = pthread_cond_timedwait(&watcher.wake, tutti_lock_mutex(TUTTI_LOCK_WATCHDOG), &until);
     watcher.woken = false;
 }
 
@@ -74,16 +75,16 @@ static void release(tutti_stream_comm *idle) {
 static void *watch(void *argument) {
     (void)argument;
     int64_t idle_since_ns = 0;
-    pthread_mutex_lock(&watcher.lock);
+    tutti_lock(TUTTI_LOCK_WATCHDOG);
     for (;;) {
         tutti_stream_comm *idle = look_at_all();
         if (watcher.first != NULL) idle_since_ns = 0;
         else if (idle_since_ns == 0) idle_since_ns = tutti_now_ns();
         else if (tutti_now_ns() - idle_since_ns >= IDLE_NS) break; /* idle is NULL: the list was empty before */
         if (idle != NULL) {
-            pthread_mutex_unlock(&watcher.lock);
+            tutti_unlock(TUTTI_LOCK_WATCHDOG);
             release(idle); /* may free a communicator */
-            pthread_mutex_lock(&watcher.lock);
+            tutti_lock(TUTTI_LOCK_WATCHDOG);
             continue;
         }
         bool hurries =
@@ -91,7 +92,7 @@ static void *watch(void *argument) {
         nap(hurries ? SHORT_NAP_NS : watcher.busy ? NAP_NS : watcher.first != NULL ? LONG_NAP_NS : IDLE_NS);
     }
     watcher.alive = false;
-    pthread_mutex_unlock(&watcher.lock);
+    tutti_unlock(TUTTI_LOCK_WATCHDOG);
     return NULL;
 }
 
@@ -110,7 +111,7 @@ static void start(void) {
 }
 
 void tutti_stream_watch(tutti_stream_comm *gpu) {
-    pthread_mutex_lock(&watcher.lock);
+    tutti_lock(TUTTI_LOCK_WATCHDOG);
     if (!gpu->watched) {
         tutti_comm_retain(gpu->comm);
         gpu->watched = true;
@@ -121,14 +122,14 @@ void tutti_stream_watch(tutti_stream_comm *gpu) {
     watcher.woken |= !watcher.busy; /* it is in a long sleep */
     if (!watcher.alive) start();
     else if (watcher.woken) pthread_cond_signal(&watcher.wake);
-    pthread_mutex_unlock(&watcher.lock);
+    tutti_unlock(TUTTI_LOCK_WATCHDOG);
 }
 
 void tutti_stream_attend(int change) {
     atomic_fetch_add_explicit(&attended, change, memory_order_relaxed);
     if (change < 0) return;
-    pthread_mutex_lock(&watcher.lock);
+    tutti_lock(TUTTI_LOCK_WATCHDOG);
     watcher.woken = true;
     if (watcher.alive) pthread_cond_signal(&watcher.wake);
-    pthread_mutex_unlock(&watcher.lock);
+    tutti_unlock(TUTTI_LOCK_WATCHDOG);
 }

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -265,13 +266,12 @@ static void end_heartbeat(heartbeat *b) {
 }
 
 static struct {
-    pthread_mutex_t lock;
     pthread_cond_t parted; /* signaled when goodbyes have been sent */
     heartbeat *heartbeats;
     bool runs;
     bool parting;     /* goodbyes are being sent */
     _Atomic int bell; /* eventfd; -1: the thread has never run */
-} watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .parted = PTHREAD_COND_INITIALIZER, .bell = -1};
+} watch = {.parted = PTHREAD_COND_INITIALIZER, .bell = -1};
 
 /* ----------------------------------------------------------------------------------------------- thread */
 
@@ -303,17 +303,17 @@ static void go_round(int64_t *last_ns) {
     bool due = now_ns - *last_ns >= BEAT_MS * TUTTI_NS_PER_MS;
     if (due) *last_ns = now_ns;
     note_deaths();
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     heartbeat *first = watch.heartbeats; /* other threads only add, in front of it */
-    pthread_mutex_unlock(&watch.lock);
+    tutti_unlock(TUTTI_LOCK_HEARTBEAT);
     for (heartbeat *b = first; b != NULL; b = b->next) {
         go_on(b, due);
         if (b->over || b->connection.socket < 0)
             atomic_store(&b->said, (int)state_of(b)); /* no connection can carry it */
     }
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     pthread_cond_broadcast(&watch.parted);
-    pthread_mutex_unlock(&watch.lock);
+    tutti_unlock(TUTTI_LOCK_HEARTBEAT);
 }
 
 /* Waits until data arrives or the next heartbeat is due. */
@@ -321,13 +321,13 @@ static void wait_for_next(void) {
     struct pollfd polled[1 + MOST_BEATS] = {{.fd = watch.bell, .events = POLLIN}};
     nfds_t count = 1;
     bool connecting = false;
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     for (const heartbeat *b = watch.heartbeats; b != NULL; b = b->next) {
         connecting = connecting || (b->connection.socket < 0 && !b->over);
         if (b->connection.socket >= 0 && !b->over && count < TUTTI_COUNT_OF(polled))
             polled[count++] = (struct pollfd){.fd = b->connection.socket, .events = POLLIN};
     }
-    pthread_mutex_unlock(&watch.lock);
+    tutti_unlock(TUTTI_LOCK_HEARTBEAT);
     poll(polled, count, connecting ? BEAT_MS / 10 : BEAT_MS);
     uint64_t rung;
     if (polled[0].revents != 0 && read(watch.bell, &rung, sizeof rung) < 0) return; /* only drains it */
@@ -336,27 +336,27 @@ static void wait_for_next(void) {
 static void *heartbeat_thread(void *argument) {
     (void)argument;
     int64_t last_ns = 0;
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     for (;;) {
         heartbeat *unwatched = take_unwatched();
         bool last = watch.heartbeats == NULL;
         watch.parting = unwatched != NULL;
-        pthread_mutex_unlock(&watch.lock);
+        tutti_unlock(TUTTI_LOCK_HEARTBEAT);
         for (heartbeat *next; unwatched != NULL; unwatched = next) {
             next = unwatched->next;
             free_heartbeat(unwatched);
         }
-        pthread_mutex_lock(&watch.lock);
+        tutti_lock(TUTTI_LOCK_HEARTBEAT);
         watch.parting = false;
         pthread_cond_broadcast(&watch.parted);
         last = last && watch.heartbeats == NULL; /* unless one was just added */
         if (last) watch.runs = false;
-        pthread_mutex_unlock(&watch.lock);
+        tutti_unlock(TUTTI_LOCK_HEARTBEAT);
         if (last) return NULL;
         go_round(&last_ns);
         tutti_heartbeat_proxy_release_now();
         wait_for_next();
-        pthread_mutex_lock(&watch.lock);
+        tutti_lock(TUTTI_LOCK_HEARTBEAT);
     }
 }
 
@@ -400,12 +400,12 @@ static tutti_status add(tutti_peer *remote) {
 }
 
 tutti_status tutti_heartbeat_watch(tutti_peer *remote) {
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     heartbeat *b = find(remote);
     if (b != NULL) atomic_fetch_add(&b->watchers, 1);
     tutti_status status = b != NULL ? TUTTI_OK : add(remote);
     if (status == TUTTI_OK) status = start_thread();
-    pthread_mutex_unlock(&watch.lock);
+    tutti_unlock(TUTTI_LOCK_HEARTBEAT);
     ring();
     return status;
 }
@@ -416,7 +416,7 @@ static void change(tutti_peer *remote, int watchers, int watchers_left) {
     if (tutti_forked()) return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PARTING_S;
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     heartbeat *b = find(remote);
     if (b != NULL) {
         atomic_fetch_add(&b->watchers, watchers);
@@ -425,8 +425,8 @@ static void change(tutti_peer *remote, int watchers, int watchers_left) {
     bool last = b != NULL && state_of(b) == HEARTBEAT_GOODBYE;
     ring();
     while (b != NULL && watch.runs && (last ? find(remote) == b || watch.parting : is_unsaid(remote)) &&
-           pthread_cond_timedwait(&watch.parted, &watch.lock, &until) == 0) {}
-    pthread_mutex_unlock(&watch.lock);
+           pthread_cond_timedwait(&watch.parted, tutti_lock_mutex(TUTTI_LOCK_HEARTBEAT), &until) == 0) {}
+    tutti_unlock(TUTTI_LOCK_HEARTBEAT);
 }
 
 void tutti_heartbeat_unwatch(tutti_peer *remote) {
@@ -442,10 +442,10 @@ void tutti_heartbeat_unwatch_left(tutti_peer *remote) {
 }
 
 void tutti_heartbeat_drop_left(tutti_peer *remote) {
-    pthread_mutex_lock(&watch.lock);
+    tutti_lock(TUTTI_LOCK_HEARTBEAT);
     heartbeat *b = find(remote);
     if (b != NULL) atomic_fetch_sub(&b->watchers_left, 1);
-    pthread_mutex_unlock(&watch.lock);
+    tutti_unlock(TUTTI_LOCK_HEARTBEAT);
 }
 
 void tutti_heartbeat_now(void) {

@@ -3,9 +3,9 @@
  */
 #include "comm/health/heartbeat_proxy.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/hooks.h"
 #include "comm/health/heartbeat.h"
@@ -25,7 +25,6 @@ typedef struct proxy {
     struct proxy *next;
 } proxy;
 
-static pthread_mutex_t proxies_lock = PTHREAD_MUTEX_INITIALIZER;
 static proxy *all_proxies;
 
 /* True if the rank has left, or has died and its death has been published. */
@@ -90,17 +89,17 @@ bool tutti_heartbeat_proxy_take(const tutti_comm *comm) {
     }
     tutti_hooks.p2p_see_off(comm);
     for (int i = 0; i < w->nfar; i++) tutti_heartbeat_leave(w->remote[i]);
-    pthread_mutex_lock(&proxies_lock);
+    tutti_lock(TUTTI_LOCK_PROXIES);
     w->next = all_proxies;
     all_proxies = w;
-    pthread_mutex_unlock(&proxies_lock);
+    tutti_unlock(TUTTI_LOCK_PROXIES);
     return true;
 }
 
 /* Removes the communicators that all processes of this host have left from the list and returns them. */
 static proxy *take_gone(void) {
     proxy *taken = NULL;
-    pthread_mutex_lock(&proxies_lock);
+    tutti_lock(TUTTI_LOCK_PROXIES);
     for (proxy **link = &all_proxies; *link != NULL;) {
         proxy *w = *link;
         if (!have_gone(w)) {
@@ -111,7 +110,7 @@ static proxy *take_gone(void) {
         w->next = taken;
         taken = w;
     }
-    pthread_mutex_unlock(&proxies_lock);
+    tutti_unlock(TUTTI_LOCK_PROXIES);
     return taken;
 }
 

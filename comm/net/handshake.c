@@ -1,14 +1,13 @@
 /*
  * The messages of listener_state.h: how they are made and checked, with the keys. Nothing here touches a socket.
  */
-#include <pthread.h>
 #include <string.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/net/listener_state.h"
 
-static pthread_mutex_t keys_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_listener_key all_keys[TUTTI_LISTENER_KEYS]; /* newest first; under keys_lock */
+static tutti_listener_key all_keys[TUTTI_LISTENER_KEYS]; /* newest first; under TUTTI_LOCK_KEYS */
 static int nall_keys;
 
 /* ------------------------------------------------------------------------------------------------- keys */
@@ -18,23 +17,23 @@ tutti_status tutti_listener_add_key(const void *key, size_t key_bytes) {
     if (key_bytes == 0 || key_bytes > sizeof new.key)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "a key has 1 to %zu bytes, not %zu", sizeof new.key, key_bytes);
     memcpy(new.key, key, key_bytes);
-    pthread_mutex_lock(&keys_lock);
+    tutti_lock(TUTTI_LOCK_KEYS);
     int at = 0;
     while (at < nall_keys && memcmp(&all_keys[at], &new, sizeof new) != 0) at++;
     if (at == nall_keys && nall_keys < TUTTI_LISTENER_KEYS) nall_keys++;
     if (at == TUTTI_LISTENER_KEYS) at--;
     memmove(all_keys + 1, all_keys, (size_t)at * sizeof all_keys[0]);
     all_keys[0] = new;
-    pthread_mutex_unlock(&keys_lock);
+    tutti_unlock(TUTTI_LOCK_KEYS);
     tutti_listener_forget(&new, 1);
     return TUTTI_OK;
 }
 
 int tutti_listener_keys(tutti_listener_key keys_out[TUTTI_LISTENER_KEYS]) {
-    pthread_mutex_lock(&keys_lock);
+    tutti_lock(TUTTI_LOCK_KEYS);
     int count = nall_keys;
     memcpy(keys_out, all_keys, (size_t)count * sizeof all_keys[0]);
-    pthread_mutex_unlock(&keys_lock);
+    tutti_unlock(TUTTI_LOCK_KEYS);
     return count;
 }
 

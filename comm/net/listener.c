@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -39,7 +39,7 @@ typedef struct arrival {
     int64_t since_ns;
 } arrival;
 
-static pthread_mutex_t door_lock = PTHREAD_MUTEX_INITIALIZER; /* protects all below, except bell_fd once it is set */
+/* Under TUTTI_LOCK_LISTENER, except bell_fd once it is set. */
 static bool opened;
 static tutti_listener_info own_card;
 static int bell_fd = -1;
@@ -251,10 +251,10 @@ static tutti_status open_door(void) {
 tutti_status tutti_listener_open(tutti_listener_info *card_out) {
     tutti_fork_watch();
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
-    pthread_mutex_lock(&door_lock);
+    tutti_lock(TUTTI_LOCK_LISTENER);
     tutti_status status = opened ? TUTTI_OK : open_door();
     if (status == TUTTI_OK) *card_out = own_card;
-    pthread_mutex_unlock(&door_lock);
+    tutti_unlock(TUTTI_LOCK_LISTENER);
     return status;
 }
 
@@ -302,13 +302,13 @@ static bool make_place(void) {
 
 void tutti_listener_arrived(const tutti_conn_id *ticket, const tutti_connection *connection) {
     uint64_t one = 1;
-    pthread_mutex_lock(&door_lock);
+    tutti_lock(TUTTI_LOCK_LISTENER);
     int earlier = find_arrival(ticket);
     if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again, and has given up the earlier one */
     bool kept = make_place();
     if (kept)
         arrivals[narrivals++] = (arrival){.ticket = *ticket, .connection = *connection, .since_ns = tutti_now_ns()};
-    pthread_mutex_unlock(&door_lock);
+    tutti_unlock(TUTTI_LOCK_LISTENER);
     atomic_fetch_add_explicit(&arrived, 1, memory_order_release); /* pairs with _count */
     if (!kept) close(connection->socket);
     (void)!write(bell_fd, &one, sizeof one);
@@ -320,18 +320,18 @@ uint64_t tutti_listener_count(void) {
 
 void tutti_listener_prune(void) {
     int64_t now_ns = tutti_now_ns();
-    pthread_mutex_lock(&door_lock);
+    tutti_lock(TUTTI_LOCK_LISTENER);
     for (int i = narrivals - 1; i >= 0; i--) {
         char byte;
         bool gone = recv(arrivals[i].connection.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
         if (gone || now_ns - arrivals[i].since_ns > LONGEST_S * TUTTI_NS_PER_S) drop_arrival(i);
     }
-    pthread_mutex_unlock(&door_lock);
+    tutti_unlock(TUTTI_LOCK_LISTENER);
 }
 
 tutti_status tutti_listener_take(const tutti_conn_id *ticket, tutti_connection *connections_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
-    pthread_mutex_lock(&door_lock);
+    tutti_lock(TUTTI_LOCK_LISTENER);
     bool listens = own_card.port != 0;
     bool complete = has_all_lanes(ticket);
     for (uint32_t lane = 0; complete && lane < ticket->lanes; lane++) {
@@ -339,7 +339,7 @@ tutti_status tutti_listener_take(const tutti_conn_id *ticket, tutti_connection *
         connections_out[lane] = arrivals[index].connection;
         remove_arrival(index);
     }
-    pthread_mutex_unlock(&door_lock);
+    tutti_unlock(TUTTI_LOCK_LISTENER);
     if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process accepts no connections: %s", own_card.why);
     return complete ? TUTTI_OK : TUTTI_NOT_YET;
 }

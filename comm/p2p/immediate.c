@@ -11,10 +11,11 @@
  */
 #include <sched.h>
 
-#include "comm/p2p/remote_channel.h"
+#include "bootstrap/base/lock.h"
 #include "comm/base/cacheline.h"
 #include "comm/p2p/p2p.h"
 #include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 
 #define LOOKS_PER_SERVICE  32 /* polls of one place, between two rounds of progress for everything else */
 #define SERVICES           32 /* then the long path, with its deadline */
@@ -34,13 +35,13 @@ static bool send_is_next(const tutti_port *port, const tutti_channels *channel, 
 
 tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag) {
     if (tutti_forked()) return TUTTI_NOT_YET;
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     tutti_channels *channel = channel_to(comm, peer);
     bool sent = channel != NULL && send_is_next(port, channel, peer) &&
                 tutti_transfer_is_eager(channel, port, src, bytes) &&
                 tutti_transfer_put_eager(channel, port, peer, tag, src, bytes);
-    pthread_mutex_unlock(&tutti_p2p.lock);
+    tutti_unlock(TUTTI_LOCK_P2P);
     if (sent) tutti_queue_serve_rest(comm);
     return sent ? TUTTI_OK : TUTTI_NOT_YET;
 }
@@ -116,20 +117,20 @@ static bool look(const tutti_comm *comm, int peer, bool remote, const _Atomic ui
 tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int peer, int64_t tag,
                                 tutti_received *received_out) {
     if (peer == TUTTI_ANY_SOURCE || tutti_forked()) return TUTTI_NOT_YET;
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     receive r = {tutti_p2p_port(comm->id, comm->rank), channel_to(comm, peer), dst, bytes, peer, tag, received_out};
     bool next = receive_is_next(&r), taken = next && take(&r);
     if (!next || taken) {
-        pthread_mutex_unlock(&tutti_p2p.lock);
+        tutti_unlock(TUTTI_LOCK_P2P);
         return taken ? TUTTI_OK : TUTTI_NOT_YET;
     }
     const _Atomic uint32_t *place = tutti_channel_next(r.channel);
     r.port->pins++;
-    pthread_mutex_unlock(&tutti_p2p.lock);
+    tutti_unlock(TUTTI_LOCK_P2P);
     bool came = look(comm, peer, r.channel->remote != NULL, place);
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     r.port->pins--;
     taken = came && receive_is_next(&r) && take(&r);
-    pthread_mutex_unlock(&tutti_p2p.lock);
+    tutti_unlock(TUTTI_LOCK_P2P);
     return taken ? TUTTI_OK : TUTTI_NOT_YET;
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
@@ -43,7 +44,7 @@ void tutti_p2p_notify_broken(tutti_comm *comm) {
     tutti_status status = tutti_comm_check(comm);
     if (status == TUTTI_OK) return;
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_BROKEN, .bytes = (uint64_t)-(int64_t)status}, reason);
     tutti_p2p_unlock();
     tutti_queue_serve_rest(comm);

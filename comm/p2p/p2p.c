@@ -38,6 +38,7 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/net/transport/transport.h"
@@ -45,7 +46,6 @@
 #include "comm/p2p/remote_channel.h"
 
 tutti_p2p_state tutti_p2p = {
-    .lock = PTHREAD_MUTEX_INITIALIZER,
     .found = TAILQ_HEAD_INITIALIZER(tutti_p2p.found),
     .unfound = TAILQ_HEAD_INITIALIZER(tutti_p2p.unfound),
     .pulling = TAILQ_HEAD_INITIALIZER(tutti_p2p.pulling),
@@ -80,7 +80,7 @@ void tutti_p2p_unlock(void) {
     for (bool more = true; more;) {
         size_t count = take_endings(endings);
         more = !TAILQ_EMPTY(&tutti_p2p.ended);
-        pthread_mutex_unlock(&tutti_p2p.lock);
+        tutti_unlock(TUTTI_LOCK_P2P);
         for (size_t i = 0; i < count; i++) {
             tutti_status status = endings[i].status;
             if (status != TUTTI_OK) tutti_fail(status, "%s", endings[i].error != NULL ? endings[i].error : "");
@@ -88,7 +88,7 @@ void tutti_p2p_unlock(void) {
             tutti_work_end(endings[i].work, status);
             tutti_work_free(endings[i].work); /* point to point's reference */
         }
-        if (more) pthread_mutex_lock(&tutti_p2p.lock);
+        if (more) tutti_lock(TUTTI_LOCK_P2P);
     }
 }
 
@@ -98,12 +98,12 @@ void tutti_p2p_unlock(void) {
 static tutti_status begin(tutti_comm *comm, tutti_work *work, tutti_request **request_out) {
     if (tutti_forked())
         return tutti_fail(TUTTI_ERR_FORKED, "this process was forked after communicator \"%s\" was made", comm->name);
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     tutti_status status = port == NULL
                               ? tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" is being destroyed", comm->name)
                               : tutti_match_request(port, work, request_out);
-    if (status != TUTTI_OK) pthread_mutex_unlock(&tutti_p2p.lock);
+    if (status != TUTTI_OK) tutti_unlock(TUTTI_LOCK_P2P);
     return status;
 }
 
@@ -173,7 +173,7 @@ static void carry_out(const tutti_verdict *verdict) {
     tutti_p2p_notify_broken(verdict->port->comm);
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     fail_all(verdict->port, status, text);
     verdict->port->pins--;
     tutti_p2p_unlock();
@@ -193,13 +193,13 @@ static bool progress(void) {
 
 bool tutti_p2p_progress(void) {
     if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return false;
-    if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return false;
+    if (tutti_forked() || !tutti_try_lock(TUTTI_LOCK_P2P)) return false;
     return progress();
 }
 
 bool tutti_p2p_progress_in_turn(void) {
     if (tutti_forked()) return false;
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     return progress();
 }
 
@@ -251,7 +251,7 @@ tutti_status tutti_p2p_open(tutti_comm *comm) {
     TAILQ_INIT(&port->all);
     TAILQ_INIT(&port->posted);
     TAILQ_INIT(&port->unexpected);
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     tutti_status status = open_channels(comm);
     if (status == TUTTI_OK) {
         tutti_port **bucket = bucket_of(port->comm_id, port->rank);
@@ -259,14 +259,14 @@ tutti_status tutti_p2p_open(tutti_comm *comm) {
         *bucket = port;
         count_users(comm, 1);
     }
-    pthread_mutex_unlock(&tutti_p2p.lock);
+    tutti_unlock(TUTTI_LOCK_P2P);
     if (status != TUTTI_OK) free(port); /* channels stay until their peer is forgotten */
     return status;
 }
 
 const struct tutti_transport *tutti_p2p_not_by(const tutti_peer *peer, const struct tutti_transport *transport,
                                                char *why, size_t capacity) {
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     const tutti_pipe *pipe = peer->channels != NULL ? tutti_remote_not_by(peer->channels, transport) : NULL;
     const struct tutti_transport *other = pipe != NULL ? pipe->transport : NULL;
     if (pipe != NULL) snprintf(why, capacity, "%s", pipe->error);
@@ -278,14 +278,14 @@ void tutti_p2p_close(tutti_comm *comm) {
     if (tutti_forked()) return; /* the parent's channels are not mapped here */
     char text[256];
     snprintf(text, sizeof text, "communicator \"%s\" was destroyed while this request was in progress", comm->name);
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     /* A communicator whose creation failed may not know its rank; the port is then another rank's, of this process. */
     if (port != NULL && port->comm != comm) port = NULL;
     while (port != NULL && port->pins > 0) { /* another thread is about to break the communicator */
         tutti_p2p_unlock();
         sched_yield();
-        pthread_mutex_lock(&tutti_p2p.lock);
+        tutti_lock(TUTTI_LOCK_P2P);
     }
     if (port != NULL) {
         tutti_p2p_notify_left(comm);
@@ -308,10 +308,10 @@ static void flush_far(tutti_peer *peer) {
     tutti_deadline deadline = tutti_deadline_after_ms(FLUSH_MS);
     tutti_backoff backoff = {.yields = true};
     for (bool busy = true; busy && !tutti_deadline_passed(&deadline); tutti_backoff_pause(&backoff)) {
-        pthread_mutex_lock(&tutti_p2p.lock);
+        tutti_lock(TUTTI_LOCK_P2P);
         if (peer->channels != NULL) tutti_remote_progress(peer->channels);
         busy = peer->channels != NULL && tutti_remote_is_busy(peer->channels);
-        pthread_mutex_unlock(&tutti_p2p.lock);
+        tutti_unlock(TUTTI_LOCK_P2P);
     }
 }
 
@@ -335,7 +335,7 @@ static void close_channel(tutti_peer *peer) {
 void tutti_p2p_forget(tutti_peer *peer) {
     if (tutti_forked()) return;
     flush_far(peer);
-    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_lock(TUTTI_LOCK_P2P);
     if (peer->channels != NULL) close_channel(peer);
     tutti_p2p_unlock();
 }
@@ -345,7 +345,7 @@ void tutti_p2p_see_off(const tutti_comm *comm) {
         tutti_peer *peer = comm->members[rank].process;
         if (!peer->remote) continue;
         flush_far(peer);
-        pthread_mutex_lock(&tutti_p2p.lock);
+        tutti_lock(TUTTI_LOCK_P2P);
         if (peer->channels != NULL && peer->channels->users == 0) close_channel(peer);
         tutti_p2p_unlock();
     }

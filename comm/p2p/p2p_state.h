@@ -6,15 +6,13 @@
  *   message  a message that has come and has not matched a receive yet
  *   note     an answer that the ring had no room for
  *
- * Everything here is under tutti_p2p.lock, except for `pending`. tutti_p2p_unlock ends works, after unlocking.
+ * Everything here is under TUTTI_LOCK_P2P, except for `pending`. tutti_p2p_unlock ends works, after unlocking.
  */
 #ifndef TUTTI_P2P_STATE_H
 #define TUTTI_P2P_STATE_H
 
-#include <pthread.h>
-
-#include "comm/p2p/channel.h"
 #include "comm/base/comm.h"
+#include "comm/p2p/channel.h"
 #include "comm/queue/queue.h"
 
 typedef enum tutti_phase {
@@ -96,7 +94,6 @@ TAILQ_HEAD(tutti_channel_list, tutti_channels);
 #define TUTTI_PORT_BUCKETS 256
 
 typedef struct tutti_p2p_state {
-    pthread_mutex_t lock;
     tutti_port *ports[TUTTI_PORT_BUCKETS];
     struct tutti_channel_list found;   /* both directions can be used */
     struct tutti_channel_list unfound; /* the peer has not written to us yet */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/thread.h"
 
@@ -14,7 +15,6 @@ typedef struct job {
     struct job *next;
 } job;
 
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
 static job *first, **last = &first;
 static int idle, queued; /* threads that wait for a job, jobs that wait for a thread */
@@ -31,7 +31,8 @@ static job *next_job(void) {
     until.tv_sec++;
     int status = 0;
     idle++;
-    while (first == NULL && status == 0) status = pthread_cond_timedwait(&pool_wake, &pool_lock, &until);
+    while (first == NULL && status == 0)
+        status = pthread_cond_timedwait(&pool_wake, tutti_lock_mutex(TUTTI_LOCK_CALLBACKS), &until);
     idle--;
     job *found = first;
     if (found == NULL) return NULL;
@@ -43,14 +44,14 @@ static job *next_job(void) {
 
 static void *serve(void *unused) {
     (void)unused;
-    pthread_mutex_lock(&pool_lock);
+    tutti_lock(TUTTI_LOCK_CALLBACKS);
     for (job *found; (found = next_job()) != NULL;) {
-        pthread_mutex_unlock(&pool_lock);
+        tutti_unlock(TUTTI_LOCK_CALLBACKS);
         run(found->work);
         free(found);
-        pthread_mutex_lock(&pool_lock);
+        tutti_lock(TUTTI_LOCK_CALLBACKS);
     }
-    pthread_mutex_unlock(&pool_lock);
+    tutti_unlock(TUTTI_LOCK_CALLBACKS);
     return NULL;
 }
 
@@ -63,12 +64,12 @@ void tutti_callback_pool_run(tutti_work *work) {
         return;
     }
     *new = (job){.work = work};
-    pthread_mutex_lock(&pool_lock);
+    tutti_lock(TUTTI_LOCK_CALLBACKS);
     *last = new;
     last = &new->next;
     bool add_thread = ++queued > idle;
     pthread_cond_signal(&pool_wake);
-    pthread_mutex_unlock(&pool_lock);
+    tutti_unlock(TUTTI_LOCK_CALLBACKS);
     if (add_thread && tutti_thread_start(TUTTI_THREAD_CALLBACK, serve, NULL, NULL) != 0)
         tutti_log(TUTTI_LOG_WARN, "cannot start a callback thread; callbacks wait for a running thread");
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/base/backoff.h"
@@ -103,17 +104,17 @@ static void leave_busy(struct tutti_work_queue *queue) {
         atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
     }
     if (TUTTI_LIKELY(atomic_load_explicit(&queue->queued, memory_order_seq_cst) == 0)) return;
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     wake_worker(queue);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }
 
 void tutti_queue_hurry(tutti_work *work) {
     struct tutti_work_queue *queue = work->comm->queue;
     atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     if (queue->alive) tutti_wake_timer_set(&queue->alarm, 0);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }
 
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
@@ -127,7 +128,7 @@ static void note_head(struct tutti_work_queue *queue) {
 
 /* all: also operations that only the worker runs. */
 static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     tutti_work *work = queue->head;
     if (work != NULL && work->run != NULL && !all) work = NULL;
     if (work != NULL) {
@@ -136,7 +137,7 @@ static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
         note_head(queue);
         atomic_fetch_sub_explicit(&queue->queued, 1, memory_order_seq_cst);
     }
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     return work;
 }
 
@@ -184,9 +185,9 @@ static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op = *op;
-    pthread_mutex_lock(&comm->queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &comm->queue->lock);
     tutti_status status = append(comm->queue, work);
-    pthread_mutex_unlock(&comm->queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &comm->queue->lock);
     if (status == TUTTI_OK) {
         status = tutti_work_finish(work);
     }
@@ -226,9 +227,9 @@ static bool wait_for_work(struct tutti_work_queue *queue) {
     while (!queue->closed && !has_work(queue)) {
         bool ordered = queue->fenced || queue->head == NULL || tutti_membarrier();
         if (!ordered || !is_busy(queue)) wake_worker(queue); /* else the busy thread wakes it */
-        pthread_mutex_unlock(&queue->lock);
+        tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
         bool rang = tutti_wake_timer_sleep(&queue->alarm, WORKER_IDLE_MS);
-        pthread_mutex_lock(&queue->lock);
+        tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
         if (!rang && queue->head == NULL && !queue->serves_p2p) return false;
         queue->patience_ns =
             has_work(queue) ? LEAST_PATIENCE_NS : tutti_min_i64(2 * queue->patience_ns, MOST_PATIENCE_NS);
@@ -244,29 +245,29 @@ static void serve_p2p(tutti_comm *comm) {
         if (tutti_hooks.p2p_progress()) backoff.rounds = 0; /* more messages may follow */
         tutti_backoff_pause(&backoff);
     }
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     if (!tutti_hooks.p2p_pending()) queue->serves_p2p = false;
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }
 
 static void *work_thread(void *argument) {
     tutti_comm *comm = argument;
     struct tutti_work_queue *queue = comm->queue;
     tutti_thread_yields = true; /* other threads of the process compute meanwhile */
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     while (wait_for_work(queue)) {
         bool serves = queue->serves_p2p;
-        pthread_mutex_unlock(&queue->lock);
+        tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
         if (!run_next(comm, /* worker */ true)) {
             if (serves) serve_p2p(comm);
             sched_yield(); /* another thread runs the operation that woke this one */
         }
-        pthread_mutex_lock(&queue->lock);
+        tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     }
     queue->alive = false;
     tutti_wake_timer_close(&queue->alarm);
     pthread_cond_broadcast(&queue->left);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     tutti_comm_release(comm);
     return NULL;
 }
@@ -293,14 +294,14 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
             "a function of tutti_submit on communicator \"%s\" has started something that would wait for the end of "
             "the function: leave options.work NULL in collectives there, and call tutti_submit from elsewhere",
             comm->name);
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
     if (status == TUTTI_OK) status = append(queue, work);
     /* Earlier works, for which the timer was set, were run by the threads that waited for them. */
     if (queue->alive && queue->head == work && !queue->serves_p2p)
         tutti_wake_timer_postpone(&queue->alarm, head_start_ns(queue));
     else wake_worker(queue);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     return status;
 }
 
@@ -320,11 +321,11 @@ tutti_status tutti_queue_submit(tutti_comm *comm, const tutti_op *op, tutti_work
 
 void tutti_queue_serve_p2p(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     queue->serves_p2p = true;
     /* Without a worker thread, the transfer progresses whenever the program waits for something. */
     if (!queue->closed && (queue->alive || start_worker(comm) == TUTTI_OK)) wake_worker(queue);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }
 
 void tutti_queue_serve_rest(tutti_comm *comm) {
@@ -346,15 +347,15 @@ void tutti_queue_settle(tutti_comm *comm) {
 void tutti_queue_close(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     if (queue == NULL) return;
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     queue->closed = true;
     if (queue->alive) tutti_wake_timer_set(&queue->alarm, 0);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     for (tutti_work *work; (work = pop(queue, /* all */ true)) != NULL; tutti_work_free(work))
         tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
                                         comm->name));
     while (!try_busy(queue)) sched_yield(); /* the running operation finds the communicator broken and returns */
-    pthread_mutex_lock(&queue->lock);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     while (queue->alive) pthread_cond_wait(&queue->left, &queue->lock);
-    pthread_mutex_unlock(&queue->lock);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }

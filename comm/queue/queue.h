@@ -6,7 +6,7 @@
  * Callbacks never run on the worker but on a pool. Functions passed to tutti_submit (task.c) run on the worker
  * only; calls that they make on its communicator run at once, within their turn.
  *
- * Lock order: queue lock, then work lock. Neither is held while an operation or a callback runs.
+ * Neither the lock of a queue nor that of a work is held while an operation or a callback runs.
  */
 #ifndef TUTTI_QUEUE_H
 #define TUTTI_QUEUE_H

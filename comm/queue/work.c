@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/base/hooks.h"
@@ -74,10 +75,10 @@ int tutti_work_done(const tutti_work *work) {
 
 static void end_now(tutti_work *work) {
     work->end_ns = tutti_now_ns();
-    pthread_mutex_lock(&work->lock);
+    tutti_lock_in(TUTTI_LOCK_WORK, &work->lock);
     atomic_store_explicit(&work->done, 1, memory_order_seq_cst);
     tutti_callback callback = work->callback;
-    pthread_mutex_unlock(&work->lock);
+    tutti_unlock_in(TUTTI_LOCK_WORK, &work->lock);
     if (atomic_load_explicit(&work->sleepers, memory_order_seq_cst) > 0)
         syscall(SYS_futex, &work->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     tutti_hooks.channel_ring_own(); /* a thread that waits for peers may wait for this work, too */
@@ -86,12 +87,12 @@ static void end_now(tutti_work *work) {
 
 /* Records the first failure of a work; a group's work collects the failures of its parts. */
 static void note_status(tutti_work *work, tutti_status status, const char *text) {
-    pthread_mutex_lock(&work->lock);
+    tutti_lock_in(TUTTI_LOCK_WORK, &work->lock);
     if (work->status == TUTTI_NOT_YET || (work->status == TUTTI_OK && status != TUTTI_OK)) {
         work->status = status;
         if (status != TUTTI_OK) work->error = strdup(text);
     }
-    pthread_mutex_unlock(&work->lock);
+    tutti_unlock_in(TUTTI_LOCK_WORK, &work->lock);
 }
 
 void tutti_work_end(tutti_work *work, tutti_status status) {
@@ -220,14 +221,14 @@ const char *tutti_work_error(const tutti_work *work) {
 
 tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context) {
     if (work == NULL || callback == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: NULL argument");
-    pthread_mutex_lock(&work->lock);
+    tutti_lock_in(TUTTI_LOCK_WORK, &work->lock);
     bool first = work->callback == NULL;
     if (first) {
         work->callback = callback;
         work->callback_context = context;
     }
     bool done = atomic_load_explicit(&work->done, memory_order_relaxed) != 0;
-    pthread_mutex_unlock(&work->lock);
+    tutti_unlock_in(TUTTI_LOCK_WORK, &work->lock);
     if (!first) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: this work has a callback already");
     if (done) tutti_callback_pool_run(work);
     else tutti_queue_hurry(work);

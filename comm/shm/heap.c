@@ -10,13 +10,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "bootstrap/base/fault.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
@@ -50,7 +50,6 @@ typedef struct area {
     free_stack free_[CLASSES]; /* freed pieces */
 } area;
 
-static pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
 static char *heap_base; /* NULL until init; atomic: release pairs with the acquire in tutti_heap_init */
 static size_t heap_bytes, control_bytes;
 static int heap_fd = -1;
@@ -138,9 +137,9 @@ static tutti_status init_locked(void) {
 
 tutti_status tutti_heap_init(void) {
     if (TUTTI_LIKELY(__atomic_load_n(&heap_base, __ATOMIC_ACQUIRE) != NULL)) return TUTTI_OK;
-    pthread_mutex_lock(&heap_lock);
+    tutti_lock(TUTTI_LOCK_HEAP);
     tutti_status status = heap_base != NULL ? TUTTI_OK : init_locked();
-    pthread_mutex_unlock(&heap_lock);
+    tutti_unlock(TUTTI_LOCK_HEAP);
     return status;
 }
 
@@ -246,11 +245,11 @@ tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory
     if (control) bytes = tutti_align_up(bytes, PAGE);
     int index = class_of(bytes);
     size_t offset = 0;
-    pthread_mutex_lock(&heap_lock);
+    tutti_lock(TUTTI_LOCK_HEAP);
     tutti_status status = index < SMALL_CLASSES ? alloc_small(&areas[which], index, &offset)
                                                 : alloc_large(&areas[which], index, bytes, &offset);
     if (status == TUTTI_OK) used_bytes += class_bytes(index);
-    pthread_mutex_unlock(&heap_lock);
+    tutti_unlock(TUTTI_LOCK_HEAP);
     TUTTI_TRY(status);
     if (control) clear_control(heap_base + offset, bytes);
     *memory_out = heap_base + offset;
@@ -287,9 +286,9 @@ tutti_status tutti_heap_free(void *memory) {
     size_t offset = (size_t)((char *)memory - heap_base);
     if (heap_base == NULL || (char *)memory < heap_base || offset >= heap_bytes)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "this memory is not from tutti_mem_alloc");
-    pthread_mutex_lock(&heap_lock);
+    tutti_lock(TUTTI_LOCK_HEAP);
     tutti_status status = free_locked(offset);
-    pthread_mutex_unlock(&heap_lock);
+    tutti_unlock(TUTTI_LOCK_HEAP);
     return status;
 }
 
@@ -304,7 +303,7 @@ bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out
     const char *base = __atomic_load_n(&heap_base, __ATOMIC_ACQUIRE);
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)base);
     if (base == NULL || offset >= heap_bytes) return false;
-    pthread_mutex_lock(&heap_lock);
+    tutti_lock(TUTTI_LOCK_HEAP);
     size_t page = offset / PAGE;
     while (page > 0 && pages[page].state == PIECE_NONE) page--;
     const page_note *note = &pages[page];
@@ -314,19 +313,19 @@ bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out
         *piece_out = heap_base + page * PAGE;
         *bytes_out = note->committed_pages * PAGE;
     }
-    pthread_mutex_unlock(&heap_lock);
+    tutti_unlock(TUTTI_LOCK_HEAP);
     return found;
 }
 
 void tutti_heap_retire_blocks(void) {
-    pthread_mutex_lock(&heap_lock);
+    tutti_lock(TUTTI_LOCK_HEAP);
     retires_blocks = true;
-    pthread_mutex_unlock(&heap_lock);
+    tutti_unlock(TUTTI_LOCK_HEAP);
 }
 
 void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out) {
-    pthread_mutex_lock(&heap_lock);
+    tutti_lock(TUTTI_LOCK_HEAP);
     *used_bytes_out = used_bytes;
     *committed_bytes_out = committed_bytes;
-    pthread_mutex_unlock(&heap_lock);
+    tutti_unlock(TUTTI_LOCK_HEAP);
 }

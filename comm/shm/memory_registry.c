@@ -3,10 +3,10 @@
  */
 #include "comm/shm/memory_registry.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 
 typedef struct range {
@@ -14,7 +14,6 @@ typedef struct range {
     size_t bytes;
 } range;
 
-static pthread_rwlock_t ranges_lock = PTHREAD_RWLOCK_INITIALIZER;
 static range *ranges;
 static size_t capacity;
 static atomic_size_t nranges; /* changed under lock */
@@ -23,14 +22,14 @@ static void (*_Atomic watcher)(void *start);
 bool tutti_memory_registry_find(const void *memory, void **start_out, size_t *bytes_out) {
     if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
     bool found = false;
-    pthread_rwlock_rdlock(&ranges_lock);
+    tutti_lock(TUTTI_LOCK_REGISTRY);
     for (size_t i = 0; i < nranges && !found; i++) {
         if ((uintptr_t)memory - ranges[i].start >= ranges[i].bytes) continue;
         *start_out = (void *)ranges[i].start;
         *bytes_out = ranges[i].bytes;
         found = true;
     }
-    pthread_rwlock_unlock(&ranges_lock);
+    tutti_unlock(TUTTI_LOCK_REGISTRY);
     return found;
 }
 
@@ -66,15 +65,15 @@ tutti_status tutti_mem_register(void *memory, size_t bytes) {
     if (bytes > UINTPTR_MAX - (uintptr_t)memory)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "tutti_mem_register: %zu bytes at %p reach past the end of the address space", bytes, memory);
-    pthread_rwlock_wrlock(&ranges_lock);
+    tutti_lock(TUTTI_LOCK_REGISTRY);
     tutti_status status = add((range){.start = (uintptr_t)memory, .bytes = bytes});
-    pthread_rwlock_unlock(&ranges_lock);
+    tutti_unlock(TUTTI_LOCK_REGISTRY);
     return status;
 }
 
 tutti_status tutti_mem_deregister(void *memory) {
     bool found = false;
-    pthread_rwlock_wrlock(&ranges_lock);
+    tutti_lock(TUTTI_LOCK_REGISTRY);
     for (size_t i = 0; i < nranges && !found; i++) {
         if (ranges[i].start != (uintptr_t)memory) continue;
         ranges[i] = ranges[nranges - 1];
@@ -82,6 +81,6 @@ tutti_status tutti_mem_deregister(void *memory) {
         found = true;
         tutti_memory_registry_changed(memory);
     }
-    pthread_rwlock_unlock(&ranges_lock);
+    tutti_unlock(TUTTI_LOCK_REGISTRY);
     return found ? TUTTI_OK : tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_deregister: %p is not registered", memory);
 }

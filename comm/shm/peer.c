@@ -5,13 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/hooks.h"
 #include "comm/base/namespace.h"
@@ -19,14 +19,13 @@
 #include "comm/shm/heap.h"
 #include "comm/shm/segment.h"
 
-static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_peer *peers; /* excluding this process */
 static tutti_peer self;
 static bool self_made;
 
 tutti_status tutti_peer_self(tutti_peer **self_out) {
     TUTTI_TRY(tutti_heap_init());
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     tutti_status status = self_made ? TUTTI_OK : tutti_random_bytes(self.id, sizeof self.id);
     if (status == TUTTI_OK && !self_made) {
         self.self = true;
@@ -38,7 +37,7 @@ tutti_status tutti_peer_self(tutti_peer **self_out) {
         if (gethostname(self.host, sizeof self.host - 1) != 0) strcpy(self.host, "?");
         self_made = true;
     }
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     TUTTI_TRY(status);
     *self_out = &self;
     return TUTTI_OK;
@@ -107,9 +106,9 @@ static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment 
 tutti_status tutti_peer_admit(tutti_shm_segment *segment, int seat, int heap_fd, tutti_peer **peer_out) {
     tutti_peer_card card = tutti_shm_segment_member(segment, seat)->card;
     card.host[sizeof card.host - 1] = '\0';
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     tutti_status status = admit_locked(&card, segment, seat, heap_fd, peer_out);
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     if (heap_fd >= 0) close(heap_fd);
     return status;
 }
@@ -117,7 +116,7 @@ tutti_status tutti_peer_admit(tutti_shm_segment *segment, int seat, int heap_fd,
 tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segment *segment,
                                      const struct tutti_listener_info *listener, tutti_peer **peer_out) {
     tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     tutti_peer *peer = find(card->id);
     if (peer == NULL && (status = tutti_calloc(1, sizeof *peer, &peer)) == TUTTI_OK) {
         enter(card, peer);
@@ -127,27 +126,27 @@ tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segm
         peer->remote = true;
     }
     if (status == TUTTI_OK) peer->references++;
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     TUTTI_TRY(status);
     *peer_out = peer;
     return TUTTI_OK;
 }
 
 void tutti_peer_retain(tutti_peer *peer) {
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     peer->references++;
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
 }
 
 void tutti_peer_release(tutti_peer *peer) {
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     bool last = --peer->references == 0 && !peer->self;
     if (last) {
         tutti_peer **link = &peers;
         while (*link != peer) link = &(*link)->next;
         *link = peer->next;
     }
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     if (!last) return;
     tutti_hooks.p2p_forget(peer);
     if (!peer->remote) munmap(peer->base, peer->bytes);
@@ -178,16 +177,16 @@ uint64_t tutti_peer_death_turn(const tutti_peer *peer) {
 }
 
 bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     tutti_peer *peer = find(id);
     bool news = peer != NULL && mark_dead(peer);
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     return news;
 }
 
 int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
     int count = 0;
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     for (tutti_peer *peer = peers; peer != NULL && count < capacity; peer = peer->next) {
         if (peer->remote || peer->death_told || !tutti_peer_ended(peer)) continue;
         peer->death_told = true;
@@ -195,13 +194,13 @@ int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
         if (atomic_load_explicit(&directory->memberships, memory_order_acquire) == 0) continue;
         memcpy(ids[count++], peer->id, TUTTI_PROCESS_ID_BYTES);
     }
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     return count;
 }
 
 bool tutti_peer_death_is_published(const tutti_peer *peer) {
-    pthread_mutex_lock(&peers_lock);
+    tutti_lock(TUTTI_LOCK_PEERS);
     bool told = peer->death_told;
-    pthread_mutex_unlock(&peers_lock);
+    tutti_unlock(TUTTI_LOCK_PEERS);
     return told;
 }

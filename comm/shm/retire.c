@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/lock.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 #include "comm/shm/segment.h"
@@ -25,7 +26,6 @@ typedef struct retired {
     struct retired *next;
 } retired;
 
-static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
 static retired *graves;
 
 static bool all_gone(const retired *g) {
@@ -69,7 +69,7 @@ void tutti_retire_comm(tutti_comm *comm) {
     comm->members = NULL;
     comm->slots = NULL;
     retired *ready = NULL;
-    pthread_mutex_lock(&graves_lock);
+    tutti_lock(TUTTI_LOCK_RETIRED);
     new->next = graves;
     graves = new;
     for (retired **link = &graves; *link != NULL;) {
@@ -82,7 +82,7 @@ void tutti_retire_comm(tutti_comm *comm) {
         g->next = ready;
         ready = g;
     }
-    pthread_mutex_unlock(&graves_lock);
+    tutti_unlock(TUTTI_LOCK_RETIRED);
     while (ready != NULL) {
         retired *g = ready;
         ready = g->next;

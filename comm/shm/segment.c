@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/fault.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 
 #define HALL_MAGIC   UINT64_C(0x31306c6c61687474) /* "tthall01" */
@@ -50,7 +50,6 @@ struct tutti_shm_segment {
     tutti_shm_segment *next;
 };
 
-static pthread_mutex_t halls_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_shm_segment *segments; /* includes segments without references, until all processes have left them */
 
 #define PAGE_STRIDE ((sizeof(tutti_page) + PAGE - 1) & ~(PAGE - 1))
@@ -166,9 +165,9 @@ tutti_status tutti_shm_segment_create(int nranks, int neighbours, const void *ta
     tutti_status status = make(&head, segment);
     if (status == TUTTI_OK) {
         memcpy(at(segment, segment->plan.table), table, head.roll_bytes);
-        pthread_mutex_lock(&halls_lock);
+        tutti_lock(TUTTI_LOCK_SEGMENTS);
         status = enter(segment);
-        pthread_mutex_unlock(&halls_lock);
+        tutti_unlock(TUTTI_LOCK_SEGMENTS);
     }
     if (status != TUTTI_OK) {
         discard(segment);
@@ -239,18 +238,18 @@ static tutti_status join_locked(int fd, const tutti_shm_segment_limits *limits, 
 }
 
 tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out) {
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     tutti_status status = join_locked(fd, limits, hall_out);
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
     return status;
 }
 
 tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat) {
     TUTTI_TRY(commit(segment->fd, segment->plan.pages + (size_t)seat * PAGE_STRIDE, PAGE_STRIDE));
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     tutti_status status = lock_seat(segment, seat);
     segment->own_seats[seat] = status == TUTTI_OK;
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
     return status;
 }
 
@@ -265,18 +264,18 @@ static bool is_watched(const tutti_shm_segment *segment) {
 }
 
 void tutti_shm_segment_close_fd(tutti_shm_segment *segment) {
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     if (segment->fd >= 0 && segment->watched == 0 && !is_watched(segment)) {
         close(segment->fd);
         segment->fd = -1;
     }
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
 }
 
 void tutti_shm_segment_retain(tutti_shm_segment *segment) {
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     segment->references++;
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
 }
 
 /* True if no other process checks here for this process any more. Processes that did may have died before they
@@ -308,14 +307,14 @@ static tutti_shm_segment *take_deserted(void) {
 
 void tutti_shm_segment_release(tutti_shm_segment *segment) {
     if (segment == NULL) return;
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     tutti_shm_segment *deserted = NULL;
     if (--segment->references == 0) {
         for (int seat = 0; seat < segment->nseats; seat++)
             if (segment->own_seats[seat]) atomic_store(&tutti_shm_segment_member(segment, seat)->left, 1);
         deserted = take_deserted();
     }
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
     while (deserted != NULL) {
         tutti_shm_segment *next = deserted->next;
         discard(deserted);
@@ -326,18 +325,18 @@ void tutti_shm_segment_release(tutti_shm_segment *segment) {
 /* ------------------------------------------------------------------------------------------------ life */
 
 void tutti_shm_segment_watch(tutti_shm_segment *segment, int seat) {
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     segment->references++;
     segment->watched++;
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
     atomic_fetch_add(&tutti_shm_segment_member(segment, seat)->watchers, 1);
 }
 
 void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int seat) {
     atomic_fetch_sub(&tutti_shm_segment_member(segment, seat)->watchers, 1);
-    pthread_mutex_lock(&halls_lock);
+    tutti_lock(TUTTI_LOCK_SEGMENTS);
     segment->watched--;
-    pthread_mutex_unlock(&halls_lock);
+    tutti_unlock(TUTTI_LOCK_SEGMENTS);
     tutti_shm_segment_release(segment);
 }
 

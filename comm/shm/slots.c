@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "kernels/copy.h"
 
-static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_comm *comms;
 static size_t leased_bytes;
 
@@ -71,7 +71,7 @@ static tutti_status lease(tutti_comm *comm) {
     tutti_slots *slots;
     TUTTI_TRY(tutti_calloc(1, sizeof *slots, &slots));
     *slots = shape_of(comm);
-    pthread_mutex_lock(&slots_lock);
+    tutti_lock(TUTTI_LOCK_SLOTS);
     if (leased_bytes + slots->bytes > TUTTI_SLOTS_BUDGET_BYTES) slots->memory = take_from_another(comm, slots->bytes);
     tutti_status status = TUTTI_OK;
     if (slots->memory == NULL) {
@@ -80,7 +80,7 @@ static tutti_status lease(tutti_comm *comm) {
         slots->memory = memory;
         if (status == TUTTI_OK) leased_bytes += slots->bytes;
     }
-    pthread_mutex_unlock(&slots_lock);
+    tutti_unlock(TUTTI_LOCK_SLOTS);
     if (status != TUTTI_OK) {
         free(slots);
         return status;
@@ -196,17 +196,17 @@ void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t byt
 /* --------------------------------------------------------------------------------------- communicator list */
 
 void tutti_slots_enlist(tutti_comm *comm) {
-    pthread_mutex_lock(&slots_lock);
+    tutti_lock(TUTTI_LOCK_SLOTS);
     comm->next = comms;
     comms = comm;
-    pthread_mutex_unlock(&slots_lock);
+    tutti_unlock(TUTTI_LOCK_SLOTS);
 }
 
 void tutti_slots_delist(tutti_comm *comm) {
-    pthread_mutex_lock(&slots_lock);
+    tutti_lock(TUTTI_LOCK_SLOTS);
     tutti_comm **link = &comms;
     while (*link != NULL && *link != comm) link = &(*link)->next;
     if (*link != NULL) *link = comm->next;
     if (comm->slots != NULL) leased_bytes -= comm->slots->bytes;
-    pthread_mutex_unlock(&slots_lock);
+    tutti_unlock(TUTTI_LOCK_SLOTS);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/lock.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
 #include "comm/p2p/remote_state.h"
@@ -83,7 +84,7 @@ static tutti_work *add_work(scene *s) {
 
 static void go_on(int turns) {
     for (int i = 0; i < turns; i++) {
-        pthread_mutex_lock(&tutti_p2p.lock);
+        tutti_lock(TUTTI_LOCK_P2P);
         tutti_transfer_progress();
         tutti_p2p_unlock();
     }

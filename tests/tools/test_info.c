@@ -116,6 +116,21 @@ INFO_TEST(the_log_tells_where_the_time_of_a_start_went) {
     for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) HAS(phases[i]);
 }
 
+/* Two ranks on two hosts (by TUTTI_HOST_ID) need the threads that talk to other hosts. */
+INFO_TEST(the_threads_and_locks_of_a_process_are_listed) {
+    cr_assert_eq(shell_run(TUTTI_INFO " --process"), 0, "%s", shell_output);
+    HAS("with a communicator of 1 rank\n");
+    HAS("\n  tutti-listener   0  ");
+    HAS("\n  heap           comm/shm/heap.c ");
+    cr_assert_eq(shell_run("TUTTI_TRANSPORT=tcp $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c "
+                           "'TUTTI_HOST_ID=$LOCAL_RANK exec " TUTTI_INFO " --process'"),
+                 0, "%s", shell_output);
+    HAS("with a communicator of 2 ranks\n");
+    HAS("tutti-listener   1  ");
+    HAS("tutti-heartbeat  1  ");
+    cr_assert_eq(shell_count("Locks; "), 1, "only rank 0 prints: %s", shell_output);
+}
+
 /* ------------------------------------------------------------------------------------------- algorithms */
 
 INFO_TEST(the_choices_between_hosts_are_explained) {

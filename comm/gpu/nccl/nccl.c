@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -126,10 +127,10 @@ static tutti_nccl_result ask(const tutti_nccl_state *state) {
 static tutti_status health(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
-    if (state == NULL || pthread_mutex_trylock(&state->lock) != 0) return TUTTI_OK; /* a call is in progress */
+    if (state == NULL || !tutti_try_lock_in(TUTTI_LOCK_NCCL, &state->lock)) return TUTTI_OK; /* a call is in progress */
     tutti_nccl_result result = ask(state);
     const char *name = state->failed != NULL ? state->failed : "a call in flight";
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return TUTTI_OK;
     if (state->remote_error_ns == 0) state->remote_error_ns = tutti_now_ns();
     bool doubtful = tutti_now_ns() - state->remote_error_ns < TUTTI_NCCL_DOUBT_NS;
@@ -140,10 +141,10 @@ static tutti_status health(tutti_comm *comm) {
 /* A non-blocking NCCL communicator keeps its first error and accepts no call after it. */
 static bool spares(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     bool whole = !state->aborted && ask(state) == TUTTI_NCCL_SUCCESS;
     if (whole) state->failed = NULL;
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     return whole;
 }
 
@@ -225,9 +226,9 @@ static void abort_handle(tutti_nccl_state *state) {
 
 static void *abort_later(void *context) {
     tutti_nccl_state *state = context;
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     abort_handle(state);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     return NULL;
 }
 
@@ -235,13 +236,13 @@ static void *abort_later(void *context) {
 static void abort_engine(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     if (state == NULL) return;
-    if (pthread_mutex_trylock(&state->lock) != 0) {
+    if (!tutti_try_lock_in(TUTTI_LOCK_NCCL, &state->lock)) {
         state->has_aborter = tutti_thread_start(TUTTI_THREAD_NCCL_STOP, abort_later, state, &state->aborter) == 0;
         if (state->has_aborter) return;
-        pthread_mutex_lock(&state->lock);
+        tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     }
     abort_handle(state);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
 }
 
 /* ------------------------------------------------------------------------------------------------- closing */
@@ -267,10 +268,10 @@ static void close_engine(tutti_comm *comm) {
     bool whole = tutti_comm_check(comm) == TUTTI_OK;
     if (state->has_aborter) pthread_join(state->aborter, NULL); /* the call that it waited for has returned */
     tutti_nccl_memory_leave(state);
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     tutti_nccl_ending *ending = take_ending(state);
     if (ending != NULL) ending->peaceful = whole && !state->aborted;
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (ending != NULL) {
         ending->memory[0] = state->token;
         ending->memory[1] = state->scratch;

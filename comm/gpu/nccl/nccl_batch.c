@@ -11,6 +11,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/nccl/nccl_state.h"
@@ -47,11 +48,11 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
                                 const char *name) {
     char detail[512] = "";
     TUTTI_TRY(look(state, op));
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     const char *last =
         state->nccl->ncclGetLastError != NULL && !state->aborted ? state->nccl->ncclGetLastError(state->handle) : NULL;
     if (last != NULL && last[0] != '\0') snprintf(detail, sizeof detail, " (%s)", last);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     return tutti_fail(status_of(result),
                       "NCCL failed in %s on rank %d of communicator \"%s\": %s%s; set NCCL_DEBUG=WARN for details",
                       name, state->comm->rank, state->comm->name, state->nccl->ncclGetErrorString(result), detail);
@@ -81,13 +82,13 @@ static tutti_status look_again(const tutti_nccl_state *state, const tutti_op *op
 
 /* False: the communicator was aborted. */
 static bool ask(tutti_nccl_state *state, tutti_nccl_result *result_out) {
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     bool whole = !state->aborted;
     if (whole) {
         tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handle, result_out);
         if (answer != TUTTI_NCCL_SUCCESS) *result_out = answer;
     }
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     return whole;
 }
 
@@ -148,15 +149,15 @@ tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, 
 
 tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
     *batch_out = (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms};
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (state->aborted) {
-        pthread_mutex_unlock(&state->lock);
+        tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
         return aborted(state);
     }
     batch_out->handle = state->handle;
     tutti_nccl_result result = state->nccl->ncclGroupStart();
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     return tutti_nccl_failure(state, call->op, result, "ncclGroupStart");
 }
 
@@ -171,7 +172,7 @@ tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
     tutti_nccl_result result = state->nccl->ncclGroupEnd(); /* always, or this thread's group stays open */
     tutti_nccl_note(batch, result, "ncclGroupEnd");
     if (state->failed == NULL) state->failed = batch->failed;
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (batch->failed != NULL) return tutti_nccl_failure(state, batch->op, batch->result, batch->failed);
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
     return tutti_nccl_wait(state, &(tutti_nccl_reason){.op = batch->op,

@@ -9,7 +9,6 @@
 #include <dlfcn.h>
 #include <glob.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -43,7 +43,6 @@ typedef struct search {
     size_t used;
 } search;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool searched, found; /* under lock */
 static search answer;        /* under lock until searched; then read only */
 
@@ -237,7 +236,7 @@ static void log_found(const tutti_nccl *nccl) {
 }
 
 tutti_status tutti_nccl_open(const tutti_nccl **nccl_out) {
-    pthread_mutex_lock(&lock);
+    tutti_lock(TUTTI_LOCK_NCCL_LIBRARY);
     if (!searched) {
         answer.used = 0;
         found = look(&answer);
@@ -245,7 +244,7 @@ tutti_status tutti_nccl_open(const tutti_nccl **nccl_out) {
         if (found) log_found(&answer.nccl);
     }
     bool good = found;
-    pthread_mutex_unlock(&lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_LIBRARY);
     if (!good)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "no usable NCCL library was found: %s. Set TUTTI_NCCL_LIBRARY to one (pip install "
@@ -256,7 +255,7 @@ tutti_status tutti_nccl_open(const tutti_nccl **nccl_out) {
 }
 
 void tutti_nccl_forget(void) {
-    pthread_mutex_lock(&lock);
+    tutti_lock(TUTTI_LOCK_NCCL_LIBRARY);
     searched = found = false;
-    pthread_mutex_unlock(&lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_LIBRARY);
 }

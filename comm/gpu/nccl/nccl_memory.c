@@ -2,7 +2,7 @@
  * Memory of ncclMemAlloc, and the registrations of blocks. See nccl_memory.h.
  *
  * A communicator holds the blocks that are registered with it until it ends or they are freed; so an address that
- * is reused is never taken for the previous block. Lock order: holds_lock, then a communicator's lock.
+ * is reused is never taken for the previous block.
  */
 #include "comm/gpu/nccl/nccl_memory.h"
 
@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/nccl/nccl_state.h"
@@ -23,17 +24,16 @@ typedef struct tutti_nccl_hold {
     void *handle; /* NCCL's handle; NULL: NCCL refused it, and is not asked again */
 } tutti_nccl_hold;
 
-static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_nccl_state *states; /* under holds_lock: communicators that use NCCL */
+static tutti_nccl_state *states; /* under TUTTI_LOCK_NCCL_MEMORY: communicators that use NCCL */
 
 static bool can_register(const tutti_nccl *nccl) {
     return nccl->ncclCommRegister != NULL && nccl->ncclCommDeregister != NULL;
 }
 
 static tutti_status allocate(size_t bytes, void **memory_out) {
-    pthread_mutex_lock(&holds_lock);
+    tutti_lock(TUTTI_LOCK_NCCL_MEMORY);
     const tutti_nccl *nccl = states != NULL ? states->nccl : NULL;
-    pthread_mutex_unlock(&holds_lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_MEMORY);
     if (nccl == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no communicator of this process uses NCCL");
     if (nccl->ncclMemAlloc == NULL || nccl->ncclMemFree == NULL || !can_register(nccl))
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s lacks %s", nccl->file, nccl->lacking);
@@ -59,31 +59,31 @@ static tutti_nccl_comm settle(tutti_nccl_state *state) {
     for (tutti_nccl_comm comm; (comm = state->handle) != NULL;) {
         if (state->nccl->ncclCommGetAsyncError(comm, &result) != TUTTI_NCCL_SUCCESS) return comm;
         if (result != TUTTI_NCCL_IN_PROGRESS || tutti_now_ns() >= end_ns) return comm;
-        pthread_mutex_unlock(&state->lock);
+        tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-        pthread_mutex_lock(&state->lock);
+        tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     }
     return NULL;
 }
 
-/* Ends a registration; an aborted communicator has ended its registrations itself. With holds_lock held. */
+/* Ends a registration; an aborted communicator has ended its registrations itself. With TUTTI_LOCK_NCCL_MEMORY held. */
 static void let_go(tutti_nccl_state *state, tutti_nccl_hold *hold) {
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     tutti_nccl_comm comm = settle(state);
     if (comm != NULL && hold->handle != NULL) state->nccl->ncclCommDeregister(comm, hold->handle);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     free(hold);
 }
 
 void tutti_nccl_memory_enter(tutti_nccl_state *state) {
-    pthread_mutex_lock(&holds_lock);
+    tutti_lock(TUTTI_LOCK_NCCL_MEMORY);
     state->next = states;
     states = state;
-    pthread_mutex_unlock(&holds_lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_MEMORY);
 }
 
 void tutti_nccl_memory_leave(tutti_nccl_state *state) {
-    pthread_mutex_lock(&holds_lock);
+    tutti_lock(TUTTI_LOCK_NCCL_MEMORY);
     for (tutti_nccl_state **at = &states; *at != NULL; at = &(*at)->next)
         if (*at == state) {
             *at = state->next;
@@ -94,20 +94,20 @@ void tutti_nccl_memory_leave(tutti_nccl_state *state) {
         state->holds = first->next;
         let_go(state, first);
     }
-    pthread_mutex_unlock(&holds_lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_MEMORY);
 }
 
-/* With holds_lock held. */
+/* With TUTTI_LOCK_NCCL_MEMORY held. */
 static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
     tutti_nccl_hold *hold;
     for (hold = state->holds; hold != NULL; hold = hold->next)
         if (hold->block == block) return;
     if (tutti_calloc(1, sizeof *hold, &hold) != TUTTI_OK) return;
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
     tutti_nccl_comm comm = state->handle;
     if (comm != NULL) result = state->nccl->ncclCommRegister(comm, block, bytes, &hold->handle);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (result != TUTTI_NCCL_SUCCESS) {
         hold->handle = NULL;
         tutti_log(TUTTI_LOG_INFO, "NCCL did not register %zu bytes: %s", bytes,
@@ -122,13 +122,13 @@ void tutti_nccl_memory_use(tutti_nccl_state *state, const void *memory) {
     void *block;
     size_t bytes;
     if (memory == NULL || !can_register(state->nccl) || !tutti_device_memory_find(memory, 1, &block, &bytes)) return;
-    pthread_mutex_lock(&holds_lock);
+    tutti_lock(TUTTI_LOCK_NCCL_MEMORY);
     hold_block(state, block, bytes);
-    pthread_mutex_unlock(&holds_lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_MEMORY);
 }
 
 static void forget(const void *block) {
-    pthread_mutex_lock(&holds_lock);
+    tutti_lock(TUTTI_LOCK_NCCL_MEMORY);
     for (tutti_nccl_state *state = states; state != NULL; state = state->next)
         for (tutti_nccl_hold **at = &state->holds; *at != NULL;) {
             tutti_nccl_hold *hold = *at;
@@ -139,7 +139,7 @@ static void forget(const void *block) {
             *at = hold->next;
             let_go(state, hold);
         }
-    pthread_mutex_unlock(&holds_lock);
+    tutti_unlock(TUTTI_LOCK_NCCL_MEMORY);
 }
 
 const tutti_device_allocator tutti_nccl_allocator = {.alloc = allocate, .free_ = free_memory, .forget = forget};

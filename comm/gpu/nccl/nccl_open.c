@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -90,11 +91,11 @@ static tutti_status join(tutti_nccl_state *state) {
     tutti_nccl_config config = make_config();
     tutti_nccl_id id;
     TUTTI_TRY(invite(state, &id));
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     tutti_nccl_result result =
         state->aborted ? TUTTI_NCCL_IN_PROGRESS
                        : state->nccl->ncclCommInitRankConfig(&state->handle, comm->nranks, id, comm->rank, &config);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (!is_good(result)) return tutti_nccl_failure(state, &opening, result, name);
     return await(state, name);
 }
@@ -125,11 +126,11 @@ static tutti_status split_off(tutti_nccl_state *state, int color, int key, seed 
     s->base = (tutti_stream_seed){.engine = &tutti_engine_nccl, .index = gpu->index, .drop = drop_seed};
     s->nccl = state->nccl;
     s->device = gpu->device;
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     tutti_nccl_comm parent = state->handle;
     tutti_nccl_result result =
         state->aborted ? TUTTI_NCCL_IN_PROGRESS : state->nccl->ncclCommSplit(parent, color, key, &s->handle, &config);
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (!is_good(result)) return tutti_nccl_failure(state, &opening, result, name);
     TUTTI_TRY(await(state, name));
     *seed_out = s;
@@ -200,9 +201,9 @@ static tutti_status acquaint_hosts(tutti_comm *comm) {
 
 tutti_status tutti_nccl_connect(tutti_nccl_state *state) {
     tutti_nccl_comm given = take_seed(state->comm);
-    pthread_mutex_lock(&state->lock);
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     state->handle = given;
-    pthread_mutex_unlock(&state->lock);
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (given == NULL) TUTTI_TRY(join(state));
     TUTTI_TRY(acquaint_hosts(state->comm));
     return meet(state->comm);

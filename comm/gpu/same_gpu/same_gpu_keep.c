@@ -5,10 +5,10 @@
  *
  * Invariant: counters and slots are returned only when no stream uses them any more.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/heap.h"
@@ -42,12 +42,11 @@ typedef struct spare_counters {
 } spare_counters;
 
 static struct {
-    pthread_mutex_t lock;
     pin *pins;
     mapping *mappings;
     slot *slots;
     spare_counters *counters;
-} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} kept;
 
 /* ------------------------------------------------------------------------------------------------ counters */
 
@@ -72,21 +71,21 @@ static tutti_status add_pin(const tutti_device *device, tutti_peer *owner, tutti
 tutti_status tutti_same_gpu_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
                                 tutti_same_gpu_counters **on_device_out) {
     tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     pin *p = kept.pins;
     while (p != NULL && p->counters != counters) p = p->next;
     if (p == NULL) status = add_pin(device, owner, counters, &p);
     if (status == TUTTI_OK) *on_device_out = p->on_device;
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
     return status;
 }
 
 tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out) {
     void *memory = NULL;
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     spare_counters *spare = kept.counters;
     if (spare != NULL) kept.counters = spare->next;
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
     if (spare == NULL) TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof **counters_out, &memory));
     else memory = memset(spare->counters, 0, sizeof *spare->counters);
     free(spare);
@@ -102,17 +101,17 @@ void tutti_same_gpu_return_counters(void *memory) {
     if (atomic_load_explicit(&counters->released, memory_order_acquire)) return;
     spare_counters *spare = malloc(sizeof *spare);
     if (spare == NULL) return;
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     *spare = (spare_counters){.counters = counters, .next = kept.counters};
     kept.counters = spare;
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
 }
 
 /* ------------------------------------------------------------------------------------------------- imports */
 
 tutti_status tutti_same_gpu_map(const tutti_device *device, const tutti_device_export *exported, void **base_out) {
     tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     mapping *m = kept.mappings;
     while (m != NULL && memcmp(&m->exported, exported, sizeof *exported) != 0) m = m->next;
     if (m == NULL) {
@@ -131,13 +130,13 @@ tutti_status tutti_same_gpu_map(const tutti_device *device, const tutti_device_e
         m->users++;
         *base_out = m->base;
     }
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
     return status;
 }
 
 void tutti_same_gpu_unmap(const tutti_device *device, const tutti_device_export *exported) {
     mapping *unused = NULL;
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     mapping **at = &kept.mappings;
     while (*at != NULL && memcmp(&(*at)->exported, exported, sizeof *exported) != 0) at = &(*at)->next;
     if (*at != NULL && --(*at)->users == 0) {
@@ -145,7 +144,7 @@ void tutti_same_gpu_unmap(const tutti_device *device, const tutti_device_export 
         *at = unused->next;
         (void)device->close_import(unused->base); /* under the lock: the next mapping of it comes behind this */
     }
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
     free(unused);
 }
 
@@ -169,7 +168,7 @@ static tutti_status add_slot(const tutti_device *device, int index, size_t bytes
 
 tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out) {
     tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     slot *found = kept.slots;
     while (found != NULL && (found->in_use || found->bytes != bytes || found->index != index)) found = found->next;
     if (found == NULL) status = add_slot(device, index, bytes, &found);
@@ -177,13 +176,13 @@ tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, siz
         found->in_use = true;
         *memory_out = found->memory;
     }
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
     return status;
 }
 
 void tutti_same_gpu_return_slot(const char *memory) {
-    pthread_mutex_lock(&kept.lock);
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
     for (slot *s = kept.slots; s != NULL; s = s->next)
         if (s->memory == memory) s->in_use = false;
-    pthread_mutex_unlock(&kept.lock);
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
 }

@@ -7,26 +7,25 @@
  * handle and its GPU: the default stream of every GPU has the same handle. A call whose results are ready does not
  * block any stream, even if its handle was reused.
  */
-#include <pthread.h>
 
+#include "bootstrap/base/lock.h"
 #include "comm/gpu/staged/staged.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_staged *first; /* under the lock, like the links of the list and the calls in it */
 
 void tutti_staged_streams_enter(tutti_staged *staged) {
-    pthread_mutex_lock(&lock);
+    tutti_lock(TUTTI_LOCK_STAGED);
     staged->next = first;
     first = staged;
-    pthread_mutex_unlock(&lock);
+    tutti_unlock(TUTTI_LOCK_STAGED);
 }
 
 void tutti_staged_streams_leave(const tutti_staged *staged) {
-    pthread_mutex_lock(&lock);
+    tutti_lock(TUTTI_LOCK_STAGED);
     tutti_staged **link = &first;
     while (*link != NULL && *link != staged) link = &(*link)->next;
     if (*link != NULL) *link = staged->next;
-    pthread_mutex_unlock(&lock);
+    tutti_unlock(TUTTI_LOCK_STAGED);
 }
 
 /* True if the stream waits in `other` for that call, or a later one. */
@@ -55,10 +54,10 @@ static int find(const tutti_staged *staged, uint64_t number, tutti_stream stream
 tutti_status tutti_staged_streams_note(tutti_staged *staged, const tutti_stream_call *call) {
     const tutti_comm *comm = staged->comm;
     if ((uintptr_t)call->stream == TUTTI_STREAM_OF_THREAD) return TUTTI_OK; /* a different stream in each thread */
-    pthread_mutex_lock(&lock);
+    tutti_lock(TUTTI_LOCK_STAGED);
     int other = find(staged, call->number, call->stream);
     staged->calls[call->number % TUTTI_STAGED_CALLS] =
         (tutti_staged_call){.number = call->number, .stream = call->stream, .end = staged->tickets};
-    pthread_mutex_unlock(&lock);
+    tutti_unlock(TUTTI_LOCK_STAGED);
     return other < 0 ? TUTTI_OK : tutti_stream_shared(comm, call->op, other, comm->rank);
 }

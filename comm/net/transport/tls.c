@@ -13,13 +13,13 @@
  * authenticated. A record under way holds bytes that are not counted yet, and is passed again unchanged.
  */
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
@@ -42,7 +42,6 @@ typedef struct tls_pipe {
 
 /* ---------------------------------------------------------------------------------------------- the module */
 
-static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static const tutti_tls_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
 
 static tutti_status open_module(void) {
@@ -59,9 +58,9 @@ static tutti_status open_module(void) {
 static tutti_status check(void) {
     tutti_status status = TUTTI_OK;
     if (atomic_load_explicit(&module, memory_order_acquire) != NULL) return TUTTI_OK;
-    pthread_mutex_lock(&module_lock);
+    tutti_lock(TUTTI_LOCK_TLS);
     if (atomic_load_explicit(&module, memory_order_relaxed) == NULL) status = open_module();
-    pthread_mutex_unlock(&module_lock);
+    tutti_unlock(TUTTI_LOCK_TLS);
     return status;
 }
 

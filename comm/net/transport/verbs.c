@@ -5,13 +5,13 @@
  * call: counters and a status, a few words.
  */
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/verbs.h"
@@ -24,7 +24,6 @@ typedef struct verbs_pipe {
     int socket; /* the module's; closed here in forked children */
 } verbs_pipe;
 
-static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static const tutti_rdma_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
 static atomic_bool initialized;                 /* the module's adapters are open */
 
@@ -49,9 +48,9 @@ static tutti_status open_module(void) {
 static tutti_status get_module(const tutti_rdma_module **module_out) {
     tutti_status status = TUTTI_OK;
     if (atomic_load_explicit(&module, memory_order_acquire) == NULL) {
-        pthread_mutex_lock(&module_lock);
+        tutti_lock(TUTTI_LOCK_VERBS);
         if (atomic_load_explicit(&module, memory_order_relaxed) == NULL) status = open_module();
-        pthread_mutex_unlock(&module_lock);
+        tutti_unlock(TUTTI_LOCK_VERBS);
     }
     if (status == TUTTI_OK) *module_out = atomic_load_explicit(&module, memory_order_acquire);
     return status;

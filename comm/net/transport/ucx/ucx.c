@@ -7,7 +7,6 @@
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -24,12 +24,11 @@
 #include "comm/net/transport/ucx/ucx.h"
 
 static struct {
-    pthread_mutex_t lock;
     bool asked;                     /* the fields below are valid */
     const tutti_ucx_module *module; /* NULL: UCX cannot be used */
     tutti_ucx_survey survey;
     char reason[1024]; /* why UCX cannot be used */
-} ucx = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} ucx;
 
 static tutti_status open_module(void) {
     static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build lacks the module; "": it has it */
@@ -61,10 +60,10 @@ static tutti_status open_quietly(void) {
 }
 
 static tutti_status need_module(void) {
-    pthread_mutex_lock(&ucx.lock);
+    tutti_lock(TUTTI_LOCK_UCX);
     if (!ucx.asked && open_quietly() != TUTTI_OK) snprintf(ucx.reason, sizeof ucx.reason, "%s", tutti_last_error());
     ucx.asked = true;
-    pthread_mutex_unlock(&ucx.lock);
+    tutti_unlock(TUTTI_LOCK_UCX);
     return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);
 }
 
