@@ -23,10 +23,8 @@ typedef struct tutti_rdma_memory_range {
     size_t bytes;
     struct ibv_mr *mrs[TUTTI_RDMA_DEVICES_PORTS];
     bool registered; /* with at least one adapter */
-    bool lasting;    /* dma-buf: cannot be registered again */
-    bool found;      /* reported by `finder` */
     int uses;
-    bool removed; /* by its owner, while a transfer used it */
+    bool removed; /* forgotten while a transfer used it */
 } tutti_rdma_memory_range;
 
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,7 +82,7 @@ static void forget(tutti_rdma_memory_range *range) {
 static void make_room(size_t bytes) {
     size_t limit = (size_t)tutti_rdma_host->setting_int(TUTTI_SETTING_RDMA_CACHE_BYTES);
     for (tutti_rdma_memory_range *range = last; range != NULL && cached_bytes + bytes > limit; range = range->before)
-        if (range->registered && range->uses == 0 && !range->lasting) forget(range);
+        if (range->registered && range->uses == 0) forget(range);
 }
 
 static tutti_rdma_memory_range *range_of(const char *address) {
@@ -96,15 +94,13 @@ static tutti_rdma_memory_range *range_of(const char *address) {
 /* The caller holds memory_lock. */
 static tutti_status hold_range(tutti_rdma_memory_range *range, char *address, size_t bytes,
                                const tutti_rdma_port *const *ports, int nports, tutti_rdma_memory_use *use_out) {
-    if (!range->lasting) {
-        if (!range->registered) make_room(range->bytes);
-        int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-        tutti_status status = register_all(range->address, range->bytes, access, ports, nports, range->mrs);
-        if (status != TUTTI_OK && range->uses == 0) forget(range);
-        TUTTI_TRY(status);
-        if (!range->registered) cached_bytes += range->bytes;
-        range->registered = true;
-    }
+    if (!range->registered) make_room(range->bytes);
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+    tutti_status status = register_all(range->address, range->bytes, access, ports, nports, range->mrs);
+    if (status != TUTTI_OK && range->uses == 0) forget(range);
+    TUTTI_TRY(status);
+    if (!range->registered) cached_bytes += range->bytes;
+    range->registered = true;
     size_t left = (size_t)(range->address + range->bytes - address);
     *use_out = (tutti_rdma_memory_use){.address = address, .bytes = bytes < left ? bytes : left, .range = range};
     memcpy(use_out->mrs, range->mrs, sizeof use_out->mrs);
@@ -114,25 +110,18 @@ static tutti_status hold_range(tutti_rdma_memory_range *range, char *address, si
     return TUTTI_OK;
 }
 
-static tutti_status add(const tutti_rdma_memory_range *values, void **registration_out) {
-    tutti_rdma_memory_range *range;
-    TUTTI_TRY(tutti_rdma_host->calloc(1, sizeof *range, &range));
-    *range = *values;
-    pthread_mutex_lock(&memory_lock);
-    put_first(range);
-    if (range->registered) cached_bytes += range->bytes;
-    pthread_mutex_unlock(&memory_lock);
-    *registration_out = range;
-    return TUTTI_OK;
-}
-
 /* Adds the range of `address`, if `finder` knows one. The caller's transfer has that memory in use, so it is not
  * forgotten meanwhile. Where memory for the entry runs out, the buffer is registered for this transfer only. */
 static void look_for(const void *address) {
-    void *start, *range;
+    tutti_rdma_memory_range *range;
+    void *start;
     size_t bytes;
-    if (!finder(address, &start, &bytes)) return;
-    (void)add(&(tutti_rdma_memory_range){.address = start, .bytes = bytes, .found = true}, &range);
+    if (!finder(address, &start, &bytes) || tutti_rdma_host->calloc(1, sizeof *range, &range) != TUTTI_OK) return;
+    range->address = start;
+    range->bytes = bytes;
+    pthread_mutex_lock(&memory_lock);
+    put_first(range);
+    pthread_mutex_unlock(&memory_lock);
 }
 
 /* -------------------------------------------------------------------------------------------------- transfers */
@@ -182,47 +171,12 @@ void tutti_rdma_memory_release(tutti_rdma_memory_use *use) {
 
 /* ----------------------------------------------------------------------------------------------------- ranges */
 
-tutti_status tutti_rdma_memory_add(void *memory, size_t bytes, void **registration_out) {
-    return add(&(tutti_rdma_memory_range){.address = memory, .bytes = bytes}, registration_out);
-}
-
-tutti_status tutti_rdma_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes,
-                                          void **registration_out) {
-    const tutti_rdma_port *ports;
-    int nports;
-    TUTTI_TRY(tutti_rdma_devices_get(&ports, &nports));
-    tutti_rdma_memory_range values = {.address = memory, .bytes = bytes, .registered = true, .lasting = true};
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    for (int i = 0; i < nports; i++) {
-        struct ibv_mr **mr = &values.mrs[ports[i].adapter->index];
-        if (*mr == NULL)
-            *mr = ibv_reg_dmabuf_mr(ports[i].adapter->domain, offset, bytes, (uint64_t)(uintptr_t)memory, file, access);
-        if (*mr != NULL) continue;
-        tutti_status status = tutti_rdma_host->fail(
-            TUTTI_ERR_UNSUPPORTED,
-            "RDMA adapter %s cannot register this memory through its dma-buf: %s; copy the data through host memory",
-            ports[i].adapter->name, strerror(errno));
-        deregister(values.mrs);
-        return status;
-    }
-    tutti_status status = add(&values, registration_out);
-    if (status != TUTTI_OK) deregister(values.mrs);
-    return status;
-}
-
 static void drop(tutti_rdma_memory_range *range) {
     range->removed = true;
     if (range->uses > 0) return;
     unlink_range(range);
     forget(range);
     free(range);
-}
-
-void tutti_rdma_memory_remove(void *registration) {
-    if (registration == NULL) return;
-    pthread_mutex_lock(&memory_lock);
-    drop(registration);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void tutti_rdma_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out)) {
@@ -233,7 +187,7 @@ void tutti_rdma_memory_forget(void *start) {
     pthread_mutex_lock(&memory_lock);
     for (tutti_rdma_memory_range *range = first, *after; range != NULL; range = after) {
         after = range->after;
-        if (range->found && !range->removed && range->address == start) drop(range);
+        if (!range->removed && range->address == start) drop(range);
     }
     pthread_mutex_unlock(&memory_lock);
 }
@@ -245,6 +199,6 @@ void tutti_rdma_memory_forked(void) {
         memset(range->mrs, 0, sizeof range->mrs); /* they are the parent's */
         range->registered = false;
         range->uses = 0;
-        range->removed = range->removed || range->lasting || range->found;
+        range->removed = true;
     }
 }

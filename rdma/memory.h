@@ -4,9 +4,9 @@
  * An adapter reads and writes physical pages, fixed when memory is registered. If the pages behind an address
  * change afterwards (munmap and mmap, madvise, a hole punched), the adapter silently goes on with the old ones, and
  * no hook reports the change. So a registration outlives a transfer only where its owner has promised that the
- * pages stay: memory given to tutti_rdma_memory_add, until it is removed, or memory that `find` reports
- * (tutti_rdma_memory_ask), until it is forgotten. The cache registers such ranges at first use, and drops the least
- * recently used ones when they exceed TUTTI_RDMA_CACHE_BYTES. All other memory is registered for one transfer.
+ * pages stay: memory that `find` reports (tutti_rdma_memory_ask), until it is forgotten. The cache registers such
+ * ranges at first use, and drops the least recently used ones when they exceed TUTTI_RDMA_CACHE_BYTES. All other
+ * memory is registered for one transfer.
  *
  * Invariant: a registration that a transfer uses is not dropped.
  */
@@ -39,12 +39,7 @@ static inline bool tutti_rdma_memory_is_held(const tutti_rdma_memory_use *use) {
     return use->address != NULL;
 }
 
-/* Ranges whose pages stay. */
-tutti_status tutti_rdma_memory_add(void *memory, size_t bytes, void **registration_out);
-tutti_status tutti_rdma_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes,
-                                          void **registration_out);
-void tutti_rdma_memory_remove(void *registration);
-/* See rdma.h. */
+/* Ranges whose pages stay; see rdma.h. */
 void tutti_rdma_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out));
 void tutti_rdma_memory_forget(void *start);
 /* Resets the state in a forked child, where no range is registered yet. */

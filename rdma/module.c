@@ -25,9 +25,6 @@ __attribute__((visibility("default"))) tutti_status tutti_module_start(const tut
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static tutti_rdma_module calls = {.head.version = TUTTI_MODULE_VERSION,
                                       .check = check,
-                                      .register_memory = tutti_rdma_memory_add,
-                                      .register_dmabuf = tutti_rdma_memory_add_dmabuf,
-                                      .deregister_memory = tutti_rdma_memory_remove,
                                       .ask = tutti_rdma_memory_ask,
                                       .forget_memory = tutti_rdma_memory_forget,
                                       .describe = tutti_rdma_devices_describe};

@@ -63,14 +63,7 @@ typedef struct tutti_rdma_module {
     int (*sleep_on)(tutti_rdma_pipe *pipe);
     void (*cancel)(tutti_rdma_pipe *pipe);
     void (*close)(tutti_rdma_pipe *pipe);
-    /* The memory must stay mapped, with the same pages, until it is deregistered. It is registered with adapters at
-     * first use. */
-    tutti_status (*register_memory)(void *memory, size_t bytes, void **registration_out);
-    /* Registers GPU memory through its dma-buf, at once. `memory` is the address that transfers will use.
-     * TUTTI_ERR_UNSUPPORTED where the adapter, its driver or this build cannot do that. */
-    tutti_status (*register_dmabuf)(int file, uint64_t offset, void *memory, size_t bytes, void **registration_out);
-    void (*deregister_memory)(void *registration);
-    /* The module calls `find` for memory that was not registered: is it in a range whose pages stay until
+    /* The module calls `find` for memory that it does not know: is it in a range whose pages stay until
      * forget_memory names the start of the range? It is called without locks of the module. */
     void (*ask)(bool (*find)(const void *memory, void **start_out, size_t *bytes_out));
     void (*forget_memory)(void *start);

@@ -122,14 +122,14 @@ static tutti_status initialized(rdma_pair *pair) {
 }
 
 static tutti_status known_memory(rdma_pair *pair) {
-    void *registrations[2] = {NULL, NULL};
     const tutti_rdma_counters *now = rdma_case_counters(pair);
-    TUTTI_TRY(tutti_verbs_transport.register_memory(pair->out, RDMA_CASE_BYTES, &registrations[0]));
-    TUTTI_TRY(tutti_verbs_transport.register_memory(pair->in, RDMA_CASE_BYTES, &registrations[1]));
+    TUTTI_TRY(tutti_mem_register(pair->out, RDMA_CASE_BYTES));
+    TUTTI_TRY(tutti_mem_register(pair->in, RDMA_CASE_BYTES));
     tutti_status status = TUTTI_OK;
     for (unsigned i = 0; i < 10 && status == TUTTI_OK; i++)
         status = rdma_case_exchange(pair, 100000 + i, 100000 + i, i);
-    for (int i = 0; i < 2; i++) tutti_verbs_transport.deregister_memory(registrations[i]);
+    TUTTI_TRY(tutti_mem_deregister(pair->out));
+    TUTTI_TRY(tutti_mem_deregister(pair->in));
     TUTTI_TRY(status);
     CHECK(now->registrations == 0 && now->cache_hits == 20, "%lu registrations, %lu found", now->registrations,
           now->cache_hits);

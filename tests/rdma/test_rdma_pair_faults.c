@@ -170,19 +170,6 @@ static tutti_status closed_at_once(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* Soft-RoCE has no dma-buf; that must be said, not crash. */
-static tutti_status gpu_memory(rdma_pair *pair) {
-    const tutti_module_calls *module;
-    void *registration = NULL;
-    (void)pair;
-    TUTTI_TRY(tutti_module_open("verbs", &module));
-    int file = memfd_create("no-dmabuf", MFD_CLOEXEC);
-    tutti_status status = ((const tutti_rdma_module *)module)->register_dmabuf(file, 0, pair->out, 4096, &registration);
-    close(file);
-    CHECK(status == TUTTI_ERR_UNSUPPORTED && says("dma-buf"), "status %d: %s", status, tutti_last_error());
-    return TUTTI_OK;
-}
-
 const rdma_case rdma_fault_cases[] = {
     {"sent_before_close", sent_before_close, false},
     {"read_after_close", read_after_close, false},
@@ -196,6 +183,5 @@ const rdma_case rdma_fault_cases[] = {
     {"striped", striped, false},
     {"no_way", no_way, true},
     {"closed_at_once", closed_at_once, true},
-    {"gpu_memory", gpu_memory, false},
     {NULL, NULL, false},
 };

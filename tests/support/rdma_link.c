@@ -54,10 +54,9 @@ static tutti_status rate(rdma_pair *pair, const measured *work, double *rate_out
 
 static tutti_status run(rdma_pair *pair, const char *what, const measured *work) {
     double result = 0;
-    void *registration = NULL;
     char go = 0;
     TUTTI_TRY(rdma_pair_open(pair));
-    TUTTI_TRY(tutti_verbs_transport.register_memory(work->buffer, work->bytes, &registration));
+    TUTTI_TRY(tutti_mem_register(work->buffer, work->bytes));
     TUTTI_TRY(pair->first ? rdma_pair_send(pair, &go, 1) : rdma_pair_recv(pair, &go, 1));
     bool lat = strcmp(what, "lat") == 0;
     pair->restless = lat; /* as perftest does */
@@ -68,7 +67,7 @@ static tutti_status run(rdma_pair *pair, const char *what, const measured *work)
         printf("   records %lu pieces %lu states %lu work requests %lu receives %lu registrations %lu\n", now->records,
                now->pieces, now->states, now->work_requests, now->receives, now->registrations);
     }
-    tutti_verbs_transport.deregister_memory(registration);
+    TUTTI_TRY(tutti_mem_deregister(work->buffer));
     rdma_pair_close(pair);
     return TUTTI_OK;
 }

@@ -371,8 +371,6 @@ static const tutti_transport bundle_transport = {
     .sleep_on = bundle_sleep_on,
     .cancel = bundle_cancel,
     .close = bundle_close,
-    .register_memory = tutti_socket_register_memory,
-    .deregister_memory = tutti_socket_deregister_memory,
 };
 
 uint32_t tutti_multi_socket_lanes(const tutti_transport *transport) {

@@ -146,17 +146,6 @@ void tutti_socket_close(int socket, bool see_off) {
 
 /* ------------------------------------------------------------------------------------------------- other */
 
-tutti_status tutti_socket_register_memory(void *memory, size_t bytes, void **registration_out) {
-    (void)memory;
-    (void)bytes;
-    *registration_out = NULL;
-    return TUTTI_OK;
-}
-
-void tutti_socket_deregister_memory(void *registration) {
-    (void)registration;
-}
-
 void tutti_socket_manner(char *text, size_t capacity) {
     const char *chosen = tutti_setting_text(TUTTI_SETTING_TCP_CONGESTION);
     int nsockets = (int)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS);

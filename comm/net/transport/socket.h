@@ -46,8 +46,6 @@ tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives);
 void tutti_socket_close(int socket, bool see_off);
 
 /* For transports whose bytes the kernel copies: there is nothing to register. */
-tutti_status tutti_socket_register_memory(void *memory, size_t bytes, void **registration_out);
-void tutti_socket_deregister_memory(void *registration);
 /* For tutti-info: the congestion control in use, and the number of sockets per peer. */
 void tutti_socket_manner(char *text, size_t capacity);
 

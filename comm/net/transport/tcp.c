@@ -221,7 +221,5 @@ const tutti_transport tutti_tcp_transport = {
     .sleep_on = sleep_on,
     .cancel = tcp_cancel,
     .close = tcp_close,
-    .register_memory = tutti_socket_register_memory,
-    .deregister_memory = tutti_socket_deregister_memory,
     .describe = describe,
 };

@@ -246,7 +246,5 @@ const tutti_transport tutti_tls_transport = {
     .sleep_on = sleep_on,
     .cancel = tls_cancel,
     .close = tls_close,
-    .register_memory = tutti_socket_register_memory,
-    .deregister_memory = tutti_socket_deregister_memory,
     .describe = describe,
 };

@@ -92,10 +92,6 @@ struct tutti_transport {
     void (*cancel)(tutti_pipe *pipe);
     /* Cancels, and frees the pipe. Bytes sent before still arrive, if the process lives on for a moment. */
     void (*close)(tutti_pipe *pipe);
-    /* Registers memory with the adapter until it is deregistered; does nothing and returns NULL in transports that
-     * need no registration. */
-    tutti_status (*register_memory)(void *memory, size_t bytes, void **registration_out);
-    void (*deregister_memory)(void *registration);
     /* For tutti-info: devices, ports, or why the transport is not available. */
     void (*describe)(char *text, size_t capacity);
 };

@@ -147,17 +147,6 @@ const tutti_rdma_counters *tutti_verbs_counters(const tutti_pipe *pipe) {
     return &((const verbs_pipe *)pipe)->rdma->counters;
 }
 
-/* ------------------------------------------------------------------------------------------------------ memory */
-
-static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
-    TUTTI_TRY(check());
-    return calls()->register_memory(memory, bytes, registration_out);
-}
-
-static void deregister_memory(void *registration) {
-    if (registration != NULL) calls()->deregister_memory(registration);
-}
-
 static void describe(char *text, size_t capacity) {
     const tutti_rdma_module *opened;
     if (get_module(&opened) == TUTTI_OK) opened->describe(text, capacity);
@@ -175,8 +164,6 @@ const tutti_transport tutti_verbs_transport = {
     .sleep_on = sleep_on,
     .cancel = verbs_cancel,
     .close = verbs_close,
-    .register_memory = register_memory,
-    .deregister_memory = deregister_memory,
     .describe = describe,
 };
 

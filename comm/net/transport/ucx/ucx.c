@@ -125,18 +125,6 @@ static void ucx_close(tutti_pipe *pipe) {
     if (pipe != NULL) ucx.module->pipes->close(pipe);
 }
 
-/* UCX has its own cache of registered memory. */
-static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
-    (void)memory;
-    (void)bytes;
-    *registration_out = NULL;
-    return TUTTI_OK;
-}
-
-static void deregister_memory(void *registration) {
-    (void)registration;
-}
-
 static void describe(char *text, size_t capacity) {
     if (need_module() == TUTTI_OK) snprintf(text, capacity, "UCX %s: %s", ucx.survey.version, ucx.survey.ways);
     else snprintf(text, capacity, "%s", ucx.reason);
@@ -153,7 +141,5 @@ const tutti_transport tutti_ucx_transport = {
     .sleep_on = sleep_on,
     .cancel = cancel,
     .close = ucx_close,
-    .register_memory = register_memory,
-    .deregister_memory = deregister_memory,
     .describe = describe,
 };
