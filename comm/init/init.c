@@ -2,7 +2,7 @@
  * Creates a communicator of ranks that meet in a store.
  *
  *   all          the peer table: the ranks, their hosts and the leader of each host (peer_table.h)
- *   one host     bootstrap with the leader: its segment, with a seat and a page per rank, then all heaps
+ *   one host     bootstrap with the leader: its segment, with a member and a page per rank, then all heaps
  *                (local_bootstrap.h)
  *   several      in between, the listeners of all processes: stored in the segment, and exchanged between the leaders
  *                through the store (address_exchange.h)
@@ -145,19 +145,19 @@ static tutti_status enter_far(const meeting *m) {
 
 /* Moves the rank's page, which no other rank has seen yet, into the segment. */
 static void move_page(meeting *m, tutti_comm *comm) {
-    comm->page = tutti_shm_segment_page(m->bootstrap.segment, m->bootstrap.seat);
+    comm->page = tutti_shm_segment_page(m->bootstrap.segment, m->bootstrap.local_rank);
     tutti_shm_segment_retain(m->bootstrap.segment);
     comm->segment = m->bootstrap.segment;
 }
 
-static tutti_status take_seat(meeting *m) {
+static tutti_status fill_member(meeting *m) {
     tutti_peer *self;
-    tutti_shm_member *seat = tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.seat);
+    tutti_shm_member *member = tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.local_rank);
     TUTTI_TRY(tutti_peer_self(&self));
-    seat->card = (tutti_peer_card){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
-    memcpy(seat->card.id, self->id, sizeof self->id);
-    memcpy(seat->card.host, self->host, sizeof self->host);
-    seat->pid_space = m->own.pid_space;
+    member->card = (tutti_peer_card){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
+    memcpy(member->card.id, self->id, sizeof self->id);
+    memcpy(member->card.host, self->host, sizeof self->host);
+    member->pid_space = m->own.pid_space;
     tutti_heap_free(m->comm->page);
     m->comm->page = NULL;
     move_page(m, m->comm);
@@ -190,7 +190,7 @@ static void count_cores(const meeting *m) {
     m->comm->host_cores = ncores;
 }
 
-/* All ranks of this host have filled in their seats: the leader exchanges their addresses with other hosts, then
+/* All ranks of this host have filled in their members: the leader exchanges their addresses with other hosts, then
  * every rank maps the memory of all. */
 static tutti_status share(meeting *m, tutti_status status) {
     bool leads = m->table != NULL;
@@ -208,13 +208,13 @@ static tutti_status share(meeting *m, tutti_status status) {
 
 static tutti_status meet(meeting *m) {
     tutti_status status = tutti_local_bootstrap_open(&m->bootstrap, m->table);
-    if (status == TUTTI_OK) status = take_seat(m);
+    if (status == TUTTI_OK) status = fill_member(m);
     status = tutti_local_bootstrap_ready(&m->bootstrap, status);
     if (status != TUTTI_OK && m->table == NULL) return status;
     TUTTI_TRY(share(m, status));
     count_cores(m);
     tutti_timing_over(TUTTI_TIMING_CONTACT);
-    tutti_timing_store(tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.seat));
+    tutti_timing_store(tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.local_rank));
     TUTTI_TRY(m->end(m->comm));
     tutti_shm_segment_close_fd(m->bootstrap.segment);
     tutti_timing_over(TUTTI_TIMING_MEETING);

@@ -70,7 +70,8 @@ void tutti_local_fill_message(tutti_local_message *w, tutti_status status) {
     if (status != TUTTI_OK) snprintf(w->text, sizeof w->text, "%s", tutti_last_error());
 }
 
-tutti_status tutti_local_admit(tutti_local_message *w, int from) {
+/* Terminates the message's text; fails with the status and text that it carries. */
+static tutti_status admit(tutti_local_message *w, int from) {
     if (w->status == TUTTI_OK) return TUTTI_OK;
     w->text[sizeof w->text - 1] = '\0';
     tutti_make_printable(w->text);
@@ -86,10 +87,10 @@ tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_t
         if (tutti_peer_table_ranks(table)[rank].host != c->place->host) continue;
         if (count == tutti_local_nmembers(c))
             return tutti_fail(TUTTI_ERR_DATA, "the peer table contradicts this host's entry in the store");
-        if (rank == c->rank) c->seat = count;
+        if (rank == c->rank) c->local_rank = count;
         c->ranks[count++] = rank;
     }
-    if (count == tutti_local_nmembers(c) && c->ranks[0] == c->place->leader && c->ranks[c->seat] == c->rank)
+    if (count == tutti_local_nmembers(c) && c->ranks[0] == c->place->leader && c->ranks[c->local_rank] == c->rank)
         return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the peer table contradicts this host's entry in the store");
 }
@@ -101,7 +102,9 @@ static bool speaks(const tutti_local_bootstrap *c) {
     return next == 0 || next == 1 || next == c->place->nhosts;
 }
 
-bool tutti_local_is_late(tutti_local_bootstrap *c, int fd) {
+/* Waits for a message on the connection. Returns true if it is this rank's turn to log a notice about the wait, and
+ * false when a message has arrived, the deadline has passed or another rank logs for this one. */
+static bool is_late(tutti_local_bootstrap *c, int fd) {
     struct pollfd waited = {.fd = fd, .events = POLLIN};
     if (!speaks(c)) return false;
     for (;;) {
@@ -122,7 +125,7 @@ static tutti_status fail_silent(const tutti_local_bootstrap *c) {
 }
 
 static void await_leader(tutti_local_bootstrap *c) {
-    while (tutti_local_is_late(c, c->connection))
+    while (is_late(c, c->connection))
         tutti_log(
             TUTTI_LOG_WARN,
             "the start has waited %lld s for rank %d (pid %lld), the first of this host, which waits for others or "
@@ -147,7 +150,7 @@ static tutti_status hear(tutti_local_bootstrap *c, int *fds, int capacity, int *
         return fail_leader(c, "has ended or given up while the communicator was being created");
     if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
     TUTTI_TRY(status);
-    status = tutti_local_admit(&w, c->place->leader);
+    status = admit(&w, c->place->leader);
     for (int i = 0; i < nfds && status != TUTTI_OK; i++) close(fds[i]);
     TUTTI_TRY(status);
     *nfds_out = nfds;
@@ -232,7 +235,7 @@ tutti_status tutti_local_bootstrap_open(tutti_local_bootstrap *c, const tutti_pe
     c->begin_ns = c->deadline->spent_ns;
     TUTTI_TRY(choose_key(c));
     TUTTI_TRY(tutti_local_leads(c) ? tutti_local_open_leader(c, table) : open_member(c));
-    return tutti_shm_segment_enter(c->segment, c->seat);
+    return tutti_shm_segment_enter(c->segment, c->local_rank);
 }
 
 tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *c, tutti_status status) {
@@ -247,32 +250,32 @@ tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *c, tutti_status 
             sent = TUTTI_OK; /* its last message, which holds the reason, is still to be read */
         return status != TUTTI_OK ? tutti_fail(status, "%s", text) : sent;
     }
-    for (int seat = 1; seat < tutti_local_nmembers(c) && status == TUTTI_OK; seat++) {
-        while (tutti_local_is_late(c, c->peers[seat].connection))
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && status == TUTTI_OK; local_rank++) {
+        while (is_late(c, c->peers[local_rank].connection))
             tutti_log(TUTTI_LOG_WARN,
                       "the start has waited %lld s for rank %d of this host, which makes no progress; waits until "
                       "TUTTI_CONNECT_TIMEOUT_MS",
-                      (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->ranks[seat]);
-        status = tutti_local_wire_receive(c->peers[seat].connection, &w, sizeof w, NULL, 0, NULL, c->deadline,
+                      (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->ranks[local_rank]);
+        status = tutti_local_wire_receive(c->peers[local_rank].connection, &w, sizeof w, NULL, 0, NULL, c->deadline,
                                           "ready message of a rank");
         if (status == TUTTI_ERR_PEER_DIED)
-            status = tutti_local_fail_death(c, tutti_shm_segment_peer_table(c->segment), seat);
-        if (status == TUTTI_OK) status = tutti_local_admit(&w, c->ranks[seat]);
+            status = tutti_local_fail_death(c, tutti_shm_segment_peer_table(c->segment), local_rank);
+        if (status == TUTTI_OK) status = admit(&w, c->ranks[local_rank]);
     }
     return status;
 }
 
-/* The next seat, from `seat` on, that is the first of its process; nseats: there is none. */
-static int next_process(const tutti_local_bootstrap *c, int seat) {
-    for (; seat < tutti_local_nmembers(c); seat++) {
-        const uint8_t *id = tutti_shm_segment_member(c->segment, seat)->card.id;
+/* The next local rank, from `local_rank` on, that is the first of its process; the number of members: there is none. */
+static int next_process(const tutti_local_bootstrap *c, int local_rank) {
+    for (; local_rank < tutti_local_nmembers(c); local_rank++) {
+        const uint8_t *id = tutti_shm_segment_member(c->segment, local_rank)->card.id;
         int before = 0;
-        while (before < seat &&
+        while (before < local_rank &&
                memcmp(tutti_shm_segment_member(c->segment, before)->card.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
             before++;
-        if (before == seat) return seat;
+        if (before == local_rank) return local_rank;
     }
-    return seat;
+    return local_rank;
 }
 
 /* Sends the descriptors of all heaps to all ranks, some in each message. */
@@ -283,16 +286,16 @@ static tutti_status hand_out(tutti_local_bootstrap *c) {
         int fds[TUTTI_LOCAL_WIRE_FDS], count = 0;
         for (; next < tutti_local_nmembers(c) && count < TUTTI_LOCAL_WIRE_FDS; next = next_process(c, next + 1))
             fds[count++] = next == 0 ? tutti_heap_fd() : c->peers[next].heap_fd;
-        for (int seat = 1; seat < tutti_local_nmembers(c); seat++)
-            TUTTI_TRY(tutti_local_wire_send(c->peers[seat].connection, &w, sizeof w, fds, count, c->deadline));
+        for (int local_rank = 1; local_rank < tutti_local_nmembers(c); local_rank++)
+            TUTTI_TRY(tutti_local_wire_send(c->peers[local_rank].connection, &w, sizeof w, fds, count, c->deadline));
     }
     return TUTTI_OK;
 }
 
-/* Maps the heap of the process of that seat, unless it is mapped already; takes over the descriptor. */
-static tutti_status map_member(tutti_local_bootstrap *c, int seat, int heap_fd, tutti_member *members) {
-    TUTTI_TRY(tutti_peer_admit(c->segment, seat, heap_fd, &members[seat].process));
-    members[seat].page = tutti_shm_segment_page(c->segment, seat);
+/* Maps the heap of the process of that local rank, unless it is mapped already; takes over the descriptor. */
+static tutti_status map_member(tutti_local_bootstrap *c, int local_rank, int heap_fd, tutti_member *members) {
+    TUTTI_TRY(tutti_peer_admit(c->segment, local_rank, heap_fd, &members[local_rank].process));
+    members[local_rank].page = tutti_shm_segment_page(c->segment, local_rank);
     return TUTTI_OK;
 }
 
@@ -328,14 +331,15 @@ tutti_status tutti_local_bootstrap_share(tutti_local_bootstrap *c, tutti_status 
     } else {
         TUTTI_TRY(map_from_leader(c, members));
     }
-    for (int seat = 0; seat < tutti_local_nmembers(c); seat++) /* further ranks of a process that is mapped by now */
-        if (members[seat].process == NULL) TUTTI_TRY(map_member(c, seat, -1, members));
+    /* further ranks of a process that is mapped by now */
+    for (int local_rank = 0; local_rank < tutti_local_nmembers(c); local_rank++)
+        if (members[local_rank].process == NULL) TUTTI_TRY(map_member(c, local_rank, -1, members));
     return TUTTI_OK;
 }
 
 void tutti_local_bootstrap_close(tutti_local_bootstrap *c) {
-    for (int seat = 0; c->peers != NULL && seat < tutti_local_nmembers(c); seat++) {
-        const tutti_local_peer *peer = &c->peers[seat];
+    for (int local_rank = 0; c->peers != NULL && local_rank < tutti_local_nmembers(c); local_rank++) {
+        const tutti_local_peer *peer = &c->peers[local_rank];
         if (peer->connection >= 0) close(peer->connection);
         if (peer->heap_fd >= 0) close(peer->heap_fd);
         if (peer->pidfd >= 0) close(peer->pidfd);

@@ -5,7 +5,7 @@
  *   leader -> rank r   proof    { nonce, MAC(key, "0", both nonces) }   the listening process knows the key
  *   rank r -> leader   entry    { MAC(key, "r", both nonces), rank }    with the descriptor of its heap
  *   leader -> rank r   message                                          with the descriptor of the segment
- *   rank r -> leader   ready                                            its seat and page are filled in
+ *   rank r -> leader   ready                                            its member and page are filled in
  *   leader -> rank r   messages                                         with the descriptors of all heaps, some in each
  *
  * The key is the job's secret; without a secret it is the random nonce of the place. The MACs also cover the name
@@ -35,14 +35,14 @@ typedef struct tutti_local_bootstrap {
     int rank, nranks;
     tutti_deadline *deadline;
     tutti_shm_segment *segment; /* one reference, which the caller of tutti_local_bootstrap_open takes over */
-    int seat;                   /* this rank's seat */
+    int local_rank;             /* index of this rank among those of its host */
     /* Private to local_bootstrap.c and local_leader.c. */
     int listen_fd, connection; /* listen_fd: leader only; connection: other ranks only */
     uint8_t key[TUTTI_SECRET_BYTES];
     size_t key_bytes;
     bool others;             /* ranks of other users are accepted */
-    int *ranks;              /* by seat */
-    tutti_local_peer *peers; /* leader only, by seat */
+    int *ranks;              /* by local rank */
+    tutti_local_peer *peers; /* leader only, by local rank */
     int64_t begin_ns;        /* time charged to the deadline when the bootstrap began */
     tutti_notice notice;     /* when to log the next notice about the rank that this one waits for */
 } tutti_local_bootstrap;
@@ -50,13 +50,14 @@ typedef struct tutti_local_bootstrap {
 /* Listens on a new abstract socket. */
 tutti_status tutti_local_bootstrap_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out);
 
-/* Every rank gets the segment and its seat. The caller has filled in place, prefix, rank, nranks and deadline; on
+/* Every rank gets the segment and its local rank. The caller has filled in place, prefix, rank, nranks and deadline; on
  * the leader also the peer table and listen_fd, which are NULL and -1 on the others. */
 tutti_status tutti_local_bootstrap_open(tutti_local_bootstrap *local, const tutti_peer_table *table);
-/* Each other rank reports to the leader that its seat is filled in, or its error; the leader waits for all of them. */
+/* Each other rank reports to the leader that its member is filled in, or its error; the leader waits for all of
+ * them. */
 tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *local, tutti_status status);
-/* Every rank maps the heaps of all: members[nseats]. `status` is that of the leader; if it is an error, every rank
- * gets it. On failure, members that were not reached stay NULL. */
+/* Every rank maps the heaps of all: `members`, by local rank. `status` is that of the leader; if it is an error,
+ * every rank gets it. On failure, members that were not reached stay NULL. */
 tutti_status tutti_local_bootstrap_share(tutti_local_bootstrap *local, tutti_status status, tutti_member *members);
 /* Must be called in any case, even after a failure. */
 void tutti_local_bootstrap_close(tutti_local_bootstrap *local);

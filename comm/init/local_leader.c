@@ -30,7 +30,7 @@
 
 /* A connection that has not authenticated yet. */
 typedef struct visitor {
-    int fd, seat;
+    int fd, local_rank;
     int64_t pid;      /* in the pid namespace of this process; 0: unknown */
     bool awaited;     /* the peer table names that process */
     bool is_answered; /* its hello has arrived and the proof is sent: its entry comes next */
@@ -49,18 +49,18 @@ typedef struct directory {
     int64_t death_ns; /* when a missing rank was first seen to have ended; 0: none has */
 } directory;
 
-static int seat_of(const tutti_local_bootstrap *c, int rank) {
-    int seat = 0;
-    while (seat < tutti_local_nmembers(c) && c->ranks[seat] != rank) seat++;
-    return seat;
+static int local_rank_of(const tutti_local_bootstrap *c, int rank) {
+    int local_rank = 0;
+    while (local_rank < tutti_local_nmembers(c) && c->ranks[local_rank] != rank) local_rank++;
+    return local_rank;
 }
 
 /* Whether that process is a missing rank. */
 static bool is_awaited(const tutti_local_bootstrap *c, const tutti_peer_table *table, int64_t pid) {
     uint64_t space = tutti_namespace_pid();
-    for (int seat = 1; seat < tutti_local_nmembers(c) && pid > 0; seat++) {
-        const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[seat]];
-        if (c->peers[seat].connection < 0 && rank->pid == pid && rank->pid_space == space) return true;
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && pid > 0; local_rank++) {
+        const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[local_rank]];
+        if (c->peers[local_rank].connection < 0 && rank->pid == pid && rank->pid_space == space) return true;
     }
     return false;
 }
@@ -155,12 +155,12 @@ static tutti_status answer_hello(const directory *l, visitor *v) {
     tutti_local_bootstrap *c = l->local;
     tutti_local_proof p;
     TUTTI_TRY(tutti_local_wire_receive(v->fd, &v->hello, sizeof v->hello, NULL, 0, NULL, c->deadline, "hello"));
-    v->seat = seat_of(c, v->hello.rank);
-    if (v->seat == 0 || v->seat == tutti_local_nmembers(c) || c->peers[v->seat].connection >= 0)
+    v->local_rank = local_rank_of(c, v->hello.rank);
+    if (v->local_rank == 0 || v->local_rank == tutti_local_nmembers(c) || c->peers[v->local_rank].connection >= 0)
         return tutti_fail(TUTTI_ERR_REFUSED, "it claims to be rank %d, which is %s", v->hello.rank,
-                          v->seat == 0                         ? "this process's own rank"
-                          : v->seat == tutti_local_nmembers(c) ? "not a rank of this host"
-                                                               : "connected already");
+                          v->local_rank == 0                         ? "this process's own rank"
+                          : v->local_rank == tutti_local_nmembers(c) ? "not a rank of this host"
+                                                                     : "connected already");
     TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
     memcpy(v->nonce, p.nonce, sizeof v->nonce);
     tutti_local_mac(c, '0', &v->hello, p.nonce, p.mac);
@@ -180,25 +180,25 @@ static tutti_status take_entry(const directory *l, visitor *v) {
     TUTTI_TRY(status);
     tutti_local_mac(c, 'r', &v->hello, v->nonce, expected);
     bool proved = tutti_hmac_equal(expected, e.mac, sizeof expected) && e.rank == v->hello.rank && nfds == 1;
-    if (!proved || c->peers[v->seat].connection >= 0) {
+    if (!proved || c->peers[v->local_rank].connection >= 0) {
         if (nfds == 1) close(heap_fd);
         return tutti_local_fail_secret(v->hello.rank);
     }
     tutti_local_message welcome;
     int hall_fd = tutti_shm_segment_fd(c->segment);
     tutti_local_fill_message(&welcome, TUTTI_OK);
-    c->peers[v->seat].connection = v->fd; /* from now on tutti_local_bootstrap_close closes it */
-    c->peers[v->seat].heap_fd = heap_fd;
+    c->peers[v->local_rank].connection = v->fd; /* from now on tutti_local_bootstrap_close closes it */
+    c->peers[v->local_rank].heap_fd = heap_fd;
     return tutti_local_wire_send(v->fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
 }
 
 /* A visitor has sent a message, or has closed the connection. */
 static tutti_status hear(directory *l, int index) {
     visitor *v = &l->visitors[index];
-    int fd = v->fd, seat = v->seat;
+    int fd = v->fd, local_rank = v->local_rank;
     bool is_entry = v->is_answered, awaited = v->awaited;
     tutti_status status = is_entry ? take_entry(l, v) : answer_hello(l, v);
-    bool kept = is_entry && l->local->peers[seat].connection == fd;
+    bool kept = is_entry && l->local->peers[local_rank].connection == fd;
     if (kept) {
         remove_visitor(l, index);
         return status;
@@ -242,18 +242,18 @@ static tutti_status serve(directory *l) {
 static void list_missing(const tutti_local_bootstrap *c, const tutti_peer_table *table, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
-    for (int seat = 1; seat < tutti_local_nmembers(c) && used < capacity; seat++)
-        if (c->peers[seat].connection < 0)
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && used < capacity; local_rank++)
+        if (c->peers[local_rank].connection < 0)
             used +=
                 (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)", used > 0 ? ", " : "",
-                                 c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
-                                 (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
+                                 c->ranks[local_rank], tutti_peer_table_hosts(table)[c->place->host].name,
+                                 (long long)tutti_peer_table_ranks(table)[c->ranks[local_rank]].pid);
 }
 
-tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int seat) {
+tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int local_rank) {
     return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %lld) died while the communicator was being created",
-                      c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
-                      (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
+                      c->ranks[local_rank], tutti_peer_table_hosts(table)[c->place->host].name,
+                      (long long)tutti_peer_table_ranks(table)[c->ranks[local_rank]].pid);
 }
 
 /* Whether that process, which has ended, may have sent messages that were not read yet. */
@@ -271,18 +271,19 @@ static tutti_status look_for_deaths(directory *l) {
     const tutti_local_bootstrap *c = l->local;
     const tutti_peer_table *table = l->table;
     uint64_t space = tutti_namespace_pid();
-    for (int seat = 1; seat < tutti_local_nmembers(c); seat++) {
-        tutti_local_peer *peer = &c->peers[seat];
-        const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[seat]];
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c); local_rank++) {
+        tutti_local_peer *peer = &c->peers[local_rank];
+        const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[local_rank]];
         struct pollfd look = {.fd = peer->connection, .events = 0};
         if (peer->connection < 0) {
             if (rank->pid_space != space || space == 0) continue;
             if (peer->pidfd < 0) peer->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)rank->pid, 0);
-            if (peer->pidfd < 0 && errno == ESRCH) return tutti_local_fail_death(c, table, seat);
+            if (peer->pidfd < 0 && errno == ESRCH) return tutti_local_fail_death(c, table, local_rank);
             look = (struct pollfd){.fd = peer->pidfd, .events = POLLIN};
         }
         if (look.fd >= 0 && poll(&look, 1, 0) > 0) {
-            if (peer->connection >= 0 || !is_visiting(l, rank->pid)) return tutti_local_fail_death(c, table, seat);
+            if (peer->connection >= 0 || !is_visiting(l, rank->pid))
+                return tutti_local_fail_death(c, table, local_rank);
         }
     }
     return TUTTI_OK;
@@ -290,7 +291,8 @@ static tutti_status look_for_deaths(directory *l) {
 
 static int count_missing(const tutti_local_bootstrap *c) {
     int missing = 0;
-    for (int seat = 1; seat < tutti_local_nmembers(c); seat++) missing += c->peers[seat].connection < 0;
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c); local_rank++)
+        missing += c->peers[local_rank].connection < 0;
     return missing;
 }
 
@@ -325,8 +327,8 @@ static tutti_status await_guests(directory *l) {
 
 tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_table *table) {
     TUTTI_TRY(tutti_calloc((size_t)tutti_local_nmembers(c), sizeof *c->peers, &c->peers));
-    for (int seat = 0; seat < tutti_local_nmembers(c); seat++)
-        c->peers[seat] = (tutti_local_peer){.connection = -1, .heap_fd = -1, .pidfd = -1};
+    for (int local_rank = 0; local_rank < tutti_local_nmembers(c); local_rank++)
+        c->peers[local_rank] = (tutti_local_peer){.connection = -1, .heap_fd = -1, .pidfd = -1};
     TUTTI_TRY(tutti_local_list_ranks(c, table));
     size_t listeners_bytes = table->nhosts > 1 ? (size_t)table->nranks * sizeof(tutti_listener_info) : 0;
     TUTTI_TRY(tutti_shm_segment_create(table->nranks, tutti_peer_table_hosts(table)[c->place->host].nranks, table,
@@ -344,8 +346,8 @@ void tutti_local_send_all(const tutti_local_bootstrap *c, tutti_status status) {
     char text[TUTTI_LOCAL_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
     tutti_local_fill_message(&w, status);
-    for (int seat = 1; seat < tutti_local_nmembers(c) && c->peers != NULL; seat++)
-        if (c->peers[seat].connection >= 0)
-            (void)tutti_local_wire_send(c->peers[seat].connection, &w, sizeof w, NULL, 0, c->deadline);
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && c->peers != NULL; local_rank++)
+        if (c->peers[local_rank].connection >= 0)
+            (void)tutti_local_wire_send(c->peers[local_rank].connection, &w, sizeof w, NULL, 0, c->deadline);
     tutti_fail(status, "%s", text);
 }

@@ -40,18 +40,13 @@ static inline int tutti_local_nmembers(const tutti_local_bootstrap *c) {
     return c->place->neighbours;
 }
 
-/* Fills in c->ranks: the rank of each seat, in ascending order. */
+/* Fills in c->ranks: the ranks of this host, in ascending order. */
 tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table);
 void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
                      const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]);
 tutti_status tutti_local_fail_secret(int rank);
-/* Waits for a message on the connection. Returns true if it is this rank's turn to log a notice about the wait, and
- * false when a message has arrived, the deadline has passed or another rank logs for this one. */
-bool tutti_local_is_late(tutti_local_bootstrap *c, int fd);
 /* Fills in a message with `status`; if it is an error, with the error text of this thread. */
 void tutti_local_fill_message(tutti_local_message *w, tutti_status status);
-/* Terminates the message's text; fails with the status and text that it carries. */
-tutti_status tutti_local_admit(tutti_local_message *w, int from);
 
 /* ---- local_leader.c */
 
@@ -59,6 +54,6 @@ tutti_status tutti_local_admit(tutti_local_message *w, int from);
 tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_table *table);
 /* Sends `status` to all connected ranks; ranks that have not connected cannot be reached. */
 void tutti_local_send_all(const tutti_local_bootstrap *c, tutti_status status);
-tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int seat);
+tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int local_rank);
 
 #endif

@@ -31,28 +31,28 @@ void tutti_timing_over(tutti_timing_phase phase) {
     watch.last_ns = now_ns;
 }
 
-void tutti_timing_store(tutti_shm_member *seat) {
-    memcpy(seat->phase_ns, watch.phase_ns, sizeof watch.phase_ns);
+void tutti_timing_store(tutti_shm_member *member) {
+    memcpy(member->phase_ns, watch.phase_ns, sizeof watch.phase_ns);
 }
 
 /* The longest time of a phase among the host's ranks. All ranks share the first barrier, so the times of other
  * ranks do not contain it yet. */
-static int64_t longest(const tutti_shm_segment *segment, int nseats, int phase) {
+static int64_t longest(const tutti_shm_segment *segment, int nmembers, int phase) {
     int64_t most_ns = watch.phase_ns[phase];
-    for (int seat = 0; seat < nseats; seat++) {
-        int64_t ns = tutti_shm_segment_member(segment, seat)->phase_ns[phase];
+    for (int local_rank = 0; local_rank < nmembers; local_rank++) {
+        int64_t ns = tutti_shm_segment_member(segment, local_rank)->phase_ns[phase];
         if (ns > most_ns) most_ns = ns;
     }
     return most_ns;
 }
 
-void tutti_timing_log(const char *name, int nranks, int nhosts, const tutti_shm_segment *segment, int nseats) {
+void tutti_timing_log(const char *name, int nranks, int nhosts, const tutti_shm_segment *segment, int nmembers) {
     char text[512];
     size_t used = 0;
     int64_t total_ns = 0;
     text[0] = '\0';
     for (int phase = 0; phase < TUTTI_TIMING_PHASES; phase++) {
-        int64_t own_ns = watch.phase_ns[phase], most_ns = longest(segment, nseats, phase);
+        int64_t own_ns = watch.phase_ns[phase], most_ns = longest(segment, nmembers, phase);
         total_ns += own_ns;
         if (most_ns == 0) continue;
         used += (size_t)snprintf(text + used, sizeof text - used, "; %s %.1f", names[phase], (double)own_ns / 1e6);

@@ -20,15 +20,15 @@ typedef enum tutti_timing_phase {
     TUTTI_TIMING_PHASES
 } tutti_timing_phase;
 
-_Static_assert((int)TUTTI_TIMING_PHASES <= TUTTI_SHM_SEGMENT_PHASES, "the phases fit into a seat");
+_Static_assert((int)TUTTI_TIMING_PHASES <= TUTTI_SHM_SEGMENT_PHASES, "the phases fit into a member");
 
 /* Starts the clock of this thread. */
 void tutti_timing_begin(void);
 /* Charges the time since the last call to this phase. */
 void tutti_timing_over(tutti_timing_phase phase);
-/* Stores this rank's times in its seat; call it before the first barrier. */
-void tutti_timing_store(tutti_shm_member *seat);
-/* Logs the times; call it after the first barrier. `segment` has `nseats` seats. */
-void tutti_timing_log(const char *name, int nranks, int nhosts, const tutti_shm_segment *segment, int nseats);
+/* Stores this rank's times in its member of the segment; call it before the first barrier. */
+void tutti_timing_store(tutti_shm_member *member);
+/* Logs the times; call it after the first barrier. `segment` has `nmembers` members. */
+void tutti_timing_log(const char *name, int nranks, int nhosts, const tutti_shm_segment *segment, int nmembers);
 
 #endif

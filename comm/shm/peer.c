@@ -80,8 +80,8 @@ static tutti_peer *enter(const tutti_peer_card *card, tutti_peer *peer) {
     return peer;
 }
 
-/* `card` is a copy: the content of the seat may change at any time. */
-static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment *segment, int seat, int heap_fd,
+/* `card` is a copy: the content of the member may change at any time. */
+static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment *segment, int local_rank, int heap_fd,
                                  tutti_peer **peer_out) {
     tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
     if (peer == NULL) {
@@ -93,21 +93,21 @@ static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment 
         }
         enter(card, peer);
         peer->remote_base = card->heap_base;
-        tutti_shm_segment_watch(segment, seat);
+        tutti_shm_segment_watch(segment, local_rank);
         peer->segment = segment;
-        peer->seat = seat;
-        peer->pid_counts = tutti_shm_segment_member(segment, seat)->pid_space == tutti_namespace_pid();
+        peer->local_rank = local_rank;
+        peer->pid_counts = tutti_shm_segment_member(segment, local_rank)->pid_space == tutti_namespace_pid();
     }
     peer->references++;
     *peer_out = peer;
     return TUTTI_OK;
 }
 
-tutti_status tutti_peer_admit(tutti_shm_segment *segment, int seat, int heap_fd, tutti_peer **peer_out) {
-    tutti_peer_card card = tutti_shm_segment_member(segment, seat)->card;
+tutti_status tutti_peer_admit(tutti_shm_segment *segment, int local_rank, int heap_fd, tutti_peer **peer_out) {
+    tutti_peer_card card = tutti_shm_segment_member(segment, local_rank)->card;
     card.host[sizeof card.host - 1] = '\0';
     tutti_lock(TUTTI_LOCK_PEERS);
-    tutti_status status = admit_locked(&card, segment, seat, heap_fd, peer_out);
+    tutti_status status = admit_locked(&card, segment, local_rank, heap_fd, peer_out);
     tutti_unlock(TUTTI_LOCK_PEERS);
     if (heap_fd >= 0) close(heap_fd);
     return status;
@@ -151,7 +151,7 @@ void tutti_peer_release(tutti_peer *peer) {
     tutti_hooks.p2p_forget(peer);
     if (!peer->remote) munmap(peer->base, peer->bytes);
     if (peer->remote) tutti_shm_segment_release(peer->segment);
-    else tutti_shm_segment_unwatch(peer->segment, peer->seat);
+    else tutti_shm_segment_unwatch(peer->segment, peer->local_rank);
     free(peer);
 }
 
@@ -167,7 +167,8 @@ static bool mark_dead(tutti_peer *peer) {
 bool tutti_peer_ended(tutti_peer *peer) {
     if (peer->self) return false;
     if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
-    if (peer->remote || peer->segment == NULL || !tutti_shm_segment_has_ended(peer->segment, peer->seat)) return false;
+    if (peer->remote || peer->segment == NULL || !tutti_shm_segment_has_ended(peer->segment, peer->local_rank))
+        return false;
     if (mark_dead(peer)) tutti_hooks.heartbeat_now();
     return true;
 }

@@ -28,7 +28,7 @@ typedef struct tutti_peer {
     size_t bytes;
     uint64_t remote_base;              /* address of its heap in its own process */
     struct tutti_shm_segment *segment; /* one reference; tells whether the process is alive; NULL: self */
-    int seat;                          /* its seat in the segment; not used for a remote peer */
+    int local_rank;                    /* in the segment; not used for a remote peer */
     atomic_bool verbs_only;            /* remote peer: reachable by RDMA only; verbs_only.h */
     atomic_bool dead;                  /* known to have ended */
     /* order of its death among those that this process has noticed, from 1; set before `dead` */
@@ -52,9 +52,9 @@ typedef struct tutti_peer_card {
     char host[64];
 } tutti_peer_card;
 
-/* Finds the process of that seat in the table, or maps it, and takes a reference. Always takes ownership of the
+/* Finds the process of that local rank in the table, or maps it, and takes a reference. Always takes ownership of the
  * descriptor. */
-tutti_status tutti_peer_admit(struct tutti_shm_segment *segment, int seat, int heap_fd, tutti_peer **peer_out);
+tutti_status tutti_peer_admit(struct tutti_shm_segment *segment, int local_rank, int heap_fd, tutti_peer **peer_out);
 /* Finds a process of another host in the table, or adds it, and takes a reference. Of the card only id, pid and
  * host are used; the listener is in the segment. */
 tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, struct tutti_shm_segment *segment,

@@ -3,7 +3,7 @@
  *
  * All descriptors of one memfd in one process share its locks, and closing any of them releases the locks. So a
  * process has one segment for each memfd, however many of its threads are ranks, and takes its locks again after it
- * has closed a second descriptor. That happens only before any other process can know which seats to check.
+ * has closed a second descriptor. That happens only before any other process can know which local ranks to check.
  */
 #include "comm/shm/segment.h"
 
@@ -20,33 +20,33 @@
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 
-#define HALL_MAGIC   UINT64_C(0x31306c6c61687474) /* "tthall01" */
+#define MAGIC        UINT64_C(0x31306d6765737474) /* "ttsegm01" */
 #define PAGE         ((size_t)4096)
 #define ASK_AGAIN_NS (50 * TUTTI_NS_PER_MS)
 
 /* Header of the memfd; written by the leader before it passes the memfd on. */
-typedef struct hall_head {
+typedef struct segment_head {
     uint64_t magic;
-    int32_t nseats, nranks;
-    uint64_t roll_bytes;
-    uint64_t doors_bytes; /* 0: none */
-} hall_head;
+    int32_t nmembers, nranks;
+    uint64_t table_bytes;
+    uint64_t listeners_bytes; /* 0: none */
+} segment_head;
 
 /* Offsets of the parts. */
-typedef struct hall_plan {
-    size_t seats, pages, table, listeners, end;
-} hall_plan;
+typedef struct segment_plan {
+    size_t members, pages, table, listeners, end;
+} segment_plan;
 
 struct tutti_shm_segment {
     int fd; /* -1: closed by tutti_shm_segment_close_fd */
     dev_t device;
     ino_t inode;
-    hall_head *head; /* the mapping */
-    hall_plan plan;
-    int nseats, nranks;
-    bool *own_seats;
+    segment_head *head; /* the mapping */
+    segment_plan plan;
+    int nmembers, nranks;
+    bool *is_own;
     int references;
-    int watched; /* number of seats that this process checks */
+    int watched; /* number of local ranks that this process checks */
     tutti_shm_segment *next;
 };
 
@@ -54,12 +54,12 @@ static tutti_shm_segment *segments; /* includes segments without references, unt
 
 #define PAGE_STRIDE ((sizeof(tutti_page) + PAGE - 1) & ~(PAGE - 1))
 
-static hall_plan plan_of(const hall_head *head) {
-    hall_plan plan = {.seats = PAGE};
-    plan.pages = tutti_align_up(plan.seats + (size_t)head->nseats * sizeof(tutti_shm_member), PAGE);
-    plan.table = plan.pages + (size_t)head->nseats * PAGE_STRIDE;
-    plan.listeners = tutti_align_up(plan.table + head->roll_bytes, PAGE);
-    plan.end = tutti_align_up(plan.listeners + head->doors_bytes, PAGE);
+static segment_plan plan_of(const segment_head *head) {
+    segment_plan plan = {.members = PAGE};
+    plan.pages = tutti_align_up(plan.members + (size_t)head->nmembers * sizeof(tutti_shm_member), PAGE);
+    plan.table = plan.pages + (size_t)head->nmembers * PAGE_STRIDE;
+    plan.listeners = tutti_align_up(plan.table + head->table_bytes, PAGE);
+    plan.end = tutti_align_up(plan.listeners + head->listeners_bytes, PAGE);
     return plan;
 }
 
@@ -73,12 +73,12 @@ int tutti_shm_segment_fd(const tutti_shm_segment *segment) {
     return segment->fd;
 }
 
-tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int seat) {
-    return (tutti_shm_member *)(void *)at(segment, segment->plan.seats) + seat;
+tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int local_rank) {
+    return (tutti_shm_member *)(void *)at(segment, segment->plan.members) + local_rank;
 }
 
-tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int seat) {
-    return (tutti_page *)(void *)at(segment, segment->plan.pages + (size_t)seat * PAGE_STRIDE);
+tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int local_rank) {
+    return (tutti_page *)(void *)at(segment, segment->plan.pages + (size_t)local_rank * PAGE_STRIDE);
 }
 
 const void *tutti_shm_segment_peer_table(const tutti_shm_segment *segment) {
@@ -86,7 +86,7 @@ const void *tutti_shm_segment_peer_table(const tutti_shm_segment *segment) {
 }
 
 void *tutti_shm_segment_listeners(const tutti_shm_segment *segment) {
-    return segment->head->doors_bytes > 0 ? at(segment, segment->plan.listeners) : NULL;
+    return segment->head->listeners_bytes > 0 ? at(segment, segment->plan.listeners) : NULL;
 }
 
 bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page) {
@@ -117,7 +117,7 @@ static tutti_status map(int fd, size_t bytes, tutti_shm_segment *segment) {
 static void discard(tutti_shm_segment *segment) {
     if (segment->head != NULL) munmap(segment->head, segment->plan.end);
     if (segment->fd >= 0) close(segment->fd);
-    free(segment->own_seats);
+    free(segment->is_own);
     free(segment);
 }
 
@@ -126,9 +126,9 @@ static tutti_status enter(tutti_shm_segment *segment) {
     struct stat status;
     if (fstat(segment->fd, &status) != 0)
         return tutti_fail_errno(errno, "cannot stat the shared memory of a communicator");
-    segment->nseats = segment->head->nseats;
+    segment->nmembers = segment->head->nmembers;
     segment->nranks = segment->head->nranks;
-    TUTTI_TRY(tutti_calloc((size_t)segment->nseats, sizeof *segment->own_seats, &segment->own_seats));
+    TUTTI_TRY(tutti_calloc((size_t)segment->nmembers, sizeof *segment->is_own, &segment->is_own));
     segment->device = status.st_dev;
     segment->inode = status.st_ino;
     segment->references = 1;
@@ -137,7 +137,7 @@ static tutti_status enter(tutti_shm_segment *segment) {
     return TUTTI_OK;
 }
 
-static tutti_status make(const hall_head *head, tutti_shm_segment *segment) {
+static tutti_status make(const segment_head *head, tutti_shm_segment *segment) {
     segment->plan = plan_of(head);
     segment->fd = memfd_create("tutti-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (segment->fd < 0) return tutti_fail_errno(errno, "cannot create shared memory (memfd_create)");
@@ -153,18 +153,18 @@ static tutti_status make(const hall_head *head, tutti_shm_segment *segment) {
 }
 
 tutti_status tutti_shm_segment_create(int nranks, int neighbours, const void *table, size_t table_bytes,
-                                      size_t listeners_bytes, tutti_shm_segment **hall_out) {
+                                      size_t listeners_bytes, tutti_shm_segment **segment_out) {
     tutti_shm_segment *segment;
-    hall_head head = {.magic = HALL_MAGIC,
-                      .nseats = neighbours,
-                      .nranks = nranks,
-                      .roll_bytes = table_bytes,
-                      .doors_bytes = listeners_bytes};
+    segment_head head = {.magic = MAGIC,
+                         .nmembers = neighbours,
+                         .nranks = nranks,
+                         .table_bytes = table_bytes,
+                         .listeners_bytes = listeners_bytes};
     TUTTI_TRY(tutti_calloc(1, sizeof *segment, &segment));
     segment->fd = -1;
     tutti_status status = make(&head, segment);
     if (status == TUTTI_OK) {
-        memcpy(at(segment, segment->plan.table), table, head.roll_bytes);
+        memcpy(at(segment, segment->plan.table), table, head.table_bytes);
         tutti_lock(TUTTI_LOCK_SEGMENTS);
         status = enter(segment);
         tutti_unlock(TUTTI_LOCK_SEGMENTS);
@@ -173,37 +173,37 @@ tutti_status tutti_shm_segment_create(int nranks, int neighbours, const void *ta
         discard(segment);
         return status;
     }
-    *hall_out = segment;
+    *segment_out = segment;
     return TUTTI_OK;
 }
 
 /* Maps a segment that another process has created, after checking that it cannot shrink. */
-static tutti_status open_hall(tutti_shm_segment *segment, const tutti_shm_segment_limits *limits) {
+static tutti_status open_segment(tutti_shm_segment *segment, const tutti_shm_segment_limits *limits) {
     struct stat status;
-    hall_head head;
+    segment_head head;
     int seals = fcntl(segment->fd, F_GET_SEALS);
     if (fstat(segment->fd, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
-        pread(segment->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != HALL_MAGIC)
+        pread(segment->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != MAGIC)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the shared memory of this host's first rank is not sealed, or is not a segment");
-    bool possible = head.nranks == limits->nranks && head.nseats == limits->neighbours &&
-                    head.roll_bytes >= limits->least_table_bytes && head.roll_bytes <= limits->most_table_bytes &&
-                    (head.doors_bytes == 0 || head.doors_bytes == limits->listeners_bytes);
+    bool possible = head.nranks == limits->nranks && head.nmembers == limits->neighbours &&
+                    head.table_bytes >= limits->least_table_bytes && head.table_bytes <= limits->most_table_bytes &&
+                    (head.listeners_bytes == 0 || head.listeners_bytes == limits->listeners_bytes);
     segment->plan = plan_of(&head);
     if (!possible || (uint64_t)status.st_size != segment->plan.end)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the shared memory of this host's first rank does not have the size given in its header");
     TUTTI_TRY(map(segment->fd, segment->plan.end, segment));
-    TUTTI_TRY(limits->check_table(tutti_shm_segment_peer_table(segment), head.roll_bytes, limits->nranks));
+    TUTTI_TRY(limits->check_table(tutti_shm_segment_peer_table(segment), head.table_bytes, limits->nranks));
     return enter(segment);
 }
 
-static tutti_status lock_seat(const tutti_shm_segment *segment, int seat) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = seat, .l_len = 1};
+static tutti_status lock_member(const tutti_shm_segment *segment, int local_rank) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = local_rank, .l_len = 1};
     if (fcntl(segment->fd, F_SETLK, &lock) == 0) return TUTTI_OK;
     return tutti_fail_errno(
         errno,
-        "cannot lock a seat in shared memory: another process holds it, or the system does not support file locks");
+        "cannot lock a byte of shared memory: another process holds it, or the system does not support file locks");
 }
 
 static tutti_shm_segment *find(int fd) {
@@ -215,14 +215,14 @@ static tutti_shm_segment *find(int fd) {
     return segment;
 }
 
-static tutti_status join_locked(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out) {
+static tutti_status join_locked(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **segment_out) {
     tutti_shm_segment *segment = find(fd);
     if (segment != NULL) {
         close(fd); /* this releases all locks of this process */
-        for (int seat = 0; seat < segment->nseats; seat++)
-            if (segment->own_seats[seat]) TUTTI_TRY(lock_seat(segment, seat));
+        for (int local_rank = 0; local_rank < segment->nmembers; local_rank++)
+            if (segment->is_own[local_rank]) TUTTI_TRY(lock_member(segment, local_rank));
         segment->references++;
-        *hall_out = segment;
+        *segment_out = segment;
         return TUTTI_OK;
     }
     tutti_status status = tutti_calloc(1, sizeof *segment, &segment);
@@ -231,24 +231,24 @@ static tutti_status join_locked(int fd, const tutti_shm_segment_limits *limits, 
         return status;
     }
     segment->fd = fd;
-    status = open_hall(segment, limits);
-    if (status == TUTTI_OK) *hall_out = segment;
+    status = open_segment(segment, limits);
+    if (status == TUTTI_OK) *segment_out = segment;
     else discard(segment);
     return status;
 }
 
-tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out) {
+tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **segment_out) {
     tutti_lock(TUTTI_LOCK_SEGMENTS);
-    tutti_status status = join_locked(fd, limits, hall_out);
+    tutti_status status = join_locked(fd, limits, segment_out);
     tutti_unlock(TUTTI_LOCK_SEGMENTS);
     return status;
 }
 
-tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat) {
-    TUTTI_TRY(commit(segment->fd, segment->plan.pages + (size_t)seat * PAGE_STRIDE, PAGE_STRIDE));
+tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int local_rank) {
+    TUTTI_TRY(commit(segment->fd, segment->plan.pages + (size_t)local_rank * PAGE_STRIDE, PAGE_STRIDE));
     tutti_lock(TUTTI_LOCK_SEGMENTS);
-    tutti_status status = lock_seat(segment, seat);
-    segment->own_seats[seat] = status == TUTTI_OK;
+    tutti_status status = lock_member(segment, local_rank);
+    segment->is_own[local_rank] = status == TUTTI_OK;
     tutti_unlock(TUTTI_LOCK_SEGMENTS);
     return status;
 }
@@ -257,8 +257,8 @@ tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat) {
 
 /* True if another process checks here whether this process lives. */
 static bool is_watched(const tutti_shm_segment *segment) {
-    for (int seat = 0; seat < segment->nseats; seat++)
-        if (segment->own_seats[seat] && atomic_load(&tutti_shm_segment_member(segment, seat)->watchers) > 0)
+    for (int local_rank = 0; local_rank < segment->nmembers; local_rank++)
+        if (segment->is_own[local_rank] && atomic_load(&tutti_shm_segment_member(segment, local_rank)->watchers) > 0)
             return true;
     return false;
 }
@@ -282,9 +282,9 @@ void tutti_shm_segment_retain(tutti_shm_segment *segment) {
  * could mark that they left. */
 static bool is_deserted(tutti_shm_segment *segment) {
     if (!is_watched(segment)) return true;
-    for (int seat = 0; seat < segment->nseats; seat++)
-        if (!segment->own_seats[seat] && atomic_load(&tutti_shm_segment_member(segment, seat)->left) == 0 &&
-            !tutti_shm_segment_has_ended(segment, seat))
+    for (int local_rank = 0; local_rank < segment->nmembers; local_rank++)
+        if (!segment->is_own[local_rank] && atomic_load(&tutti_shm_segment_member(segment, local_rank)->left) == 0 &&
+            !tutti_shm_segment_has_ended(segment, local_rank))
             return false;
     return true;
 }
@@ -310,8 +310,8 @@ void tutti_shm_segment_release(tutti_shm_segment *segment) {
     tutti_lock(TUTTI_LOCK_SEGMENTS);
     tutti_shm_segment *deserted = NULL;
     if (--segment->references == 0) {
-        for (int seat = 0; seat < segment->nseats; seat++)
-            if (segment->own_seats[seat]) atomic_store(&tutti_shm_segment_member(segment, seat)->left, 1);
+        for (int local_rank = 0; local_rank < segment->nmembers; local_rank++)
+            if (segment->is_own[local_rank]) atomic_store(&tutti_shm_segment_member(segment, local_rank)->left, 1);
         deserted = take_deserted();
     }
     tutti_unlock(TUTTI_LOCK_SEGMENTS);
@@ -324,30 +324,30 @@ void tutti_shm_segment_release(tutti_shm_segment *segment) {
 
 /* ------------------------------------------------------------------------------------------------ life */
 
-void tutti_shm_segment_watch(tutti_shm_segment *segment, int seat) {
+void tutti_shm_segment_watch(tutti_shm_segment *segment, int local_rank) {
     tutti_lock(TUTTI_LOCK_SEGMENTS);
     segment->references++;
     segment->watched++;
     tutti_unlock(TUTTI_LOCK_SEGMENTS);
-    atomic_fetch_add(&tutti_shm_segment_member(segment, seat)->watchers, 1);
+    atomic_fetch_add(&tutti_shm_segment_member(segment, local_rank)->watchers, 1);
 }
 
-void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int seat) {
-    atomic_fetch_sub(&tutti_shm_segment_member(segment, seat)->watchers, 1);
+void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int local_rank) {
+    atomic_fetch_sub(&tutti_shm_segment_member(segment, local_rank)->watchers, 1);
     tutti_lock(TUTTI_LOCK_SEGMENTS);
     segment->watched--;
     tutti_unlock(TUTTI_LOCK_SEGMENTS);
     tutti_shm_segment_release(segment);
 }
 
-bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int seat_index) {
-    tutti_shm_member *seat = tutti_shm_segment_member(segment, seat_index);
-    if (atomic_load_explicit(&seat->dead, memory_order_acquire) != 0) return true;
-    int64_t now_ns = tutti_now_ns(), asked_ns = atomic_load_explicit(&seat->asked_ns, memory_order_relaxed);
+bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int local_rank) {
+    tutti_shm_member *member = tutti_shm_segment_member(segment, local_rank);
+    if (atomic_load_explicit(&member->dead, memory_order_acquire) != 0) return true;
+    int64_t now_ns = tutti_now_ns(), asked_ns = atomic_load_explicit(&member->asked_ns, memory_order_relaxed);
     if (now_ns >= asked_ns && now_ns - asked_ns < ASK_AGAIN_NS) return false;
-    atomic_store_explicit(&seat->asked_ns, now_ns, memory_order_relaxed);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = seat_index, .l_len = 1};
+    atomic_store_explicit(&member->asked_ns, now_ns, memory_order_relaxed);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = local_rank, .l_len = 1};
     if (fcntl(segment->fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK) return false;
-    atomic_store_explicit(&seat->dead, 1, memory_order_release);
+    atomic_store_explicit(&member->dead, 1, memory_order_release);
     return true;
 }

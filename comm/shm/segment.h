@@ -2,18 +2,20 @@
  * The memory that the ranks of one host share for a communicator created through a store: one memfd, created by the
  * host's leader.
  *
- *    | head | seats: one per rank of the host | pages: likewise | peer table of all ranks | listeners of all ranks |
- *                                                                                           (several hosts only)
+ *    | head | members: one per rank of the host | pages: likewise | peer table of all ranks | listeners of all ranks |
+ *                                                                                             (several hosts only)
  *
  * So data that grows with the number of ranks exists once per host, and each rank needs one descriptor to detect the
- * deaths of the others: the process of seat i holds a lock on byte i of the memfd as long as it lives (fcntl(2): the
- * lock belongs to the process, and no forked child inherits it). A process that checks another one asks the system for
- * that lock and stores the answer in the seat for the other processes.
+ * deaths of the others: the process of local rank i holds a lock on byte i of the memfd as long as it lives (fcntl(2):
+ * the lock belongs to the process, and no forked child inherits it). A process that checks another one asks the system
+ * for that lock and stores the answer in the member for the other processes.
  *
  * A process keeps a segment as long as another process checks there whether it lives: if it left too early, it would be
  * taken for dead.
  *
- * Invariant: a rank writes only its own seat and page, except for the fields of a seat marked "any process".
+ * A local rank is the index of a rank among the ranks of its host, in ascending order; 0 is the leader.
+ *
+ * Invariant: a rank writes only its own member and page, except for the fields of a member marked "any process".
  */
 #ifndef TUTTI_SHM_SEGMENT_H
 #define TUTTI_SHM_SEGMENT_H
@@ -37,10 +39,10 @@ typedef struct tutti_shm_member {
 
 typedef struct tutti_shm_segment tutti_shm_segment;
 
-/* The leader of a host creates the segment, with seats for `neighbours` of the nranks ranks, a copy of the peer table,
- * and room for the listeners (listeners_bytes: 0 on a single host). One reference. */
+/* The leader of a host creates the segment, with members for `neighbours` of the nranks ranks, a copy of the peer
+ * table, and room for the listeners (listeners_bytes: 0 on a single host). One reference. */
 tutti_status tutti_shm_segment_create(int nranks, int neighbours, const void *table, size_t table_bytes,
-                                      size_t listeners_bytes, tutti_shm_segment **hall_out);
+                                      size_t listeners_bytes, tutti_shm_segment **segment_out);
 
 /* What the segment of another process must fit. */
 typedef struct tutti_shm_segment_limits {
@@ -52,9 +54,9 @@ typedef struct tutti_shm_segment_limits {
 
 /* Maps the memfd received from the leader, or finds it among this process's segments; always takes ownership of the
  * descriptor. One reference. */
-tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **hall_out);
-/* Takes a seat: commits the page's memory, and holds the lock from now on. Once per rank. */
-tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat);
+tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **segment_out);
+/* Commits the page's memory, and holds the lock from now on. Once per rank. */
+tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int local_rank);
 /* Called after all ranks have met. Closes the descriptor if all processes already check each other through an
  * earlier segment. */
 void tutti_shm_segment_close_fd(tutti_shm_segment *segment);
@@ -63,8 +65,8 @@ void tutti_shm_segment_retain(tutti_shm_segment *segment);
 void tutti_shm_segment_release(tutti_shm_segment *segment);
 
 int tutti_shm_segment_fd(const tutti_shm_segment *segment);
-tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int seat);
-tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int seat);
+tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int local_rank);
+tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int local_rank);
 /* A tutti_peer_table (comm/init/peer_table.h). */
 const void *tutti_shm_segment_peer_table(const tutti_shm_segment *segment);
 /* Of tutti_listener_info (comm/net/listener.h), indexed by rank of the world; NULL on a single host. Each rank writes
@@ -74,13 +76,13 @@ void *tutti_shm_segment_listeners(const tutti_shm_segment *segment);
 /* True if the page belongs to this segment. NULL is allowed. */
 bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page);
 
-/* From now on this process checks through that seat whether the seat's process lives; takes a reference. Must be
+/* From now on this process checks there whether the process of that local rank lives; takes a reference. Must be
  * called before the first meeting. */
-void tutti_shm_segment_watch(tutti_shm_segment *segment, int seat);
+void tutti_shm_segment_watch(tutti_shm_segment *segment, int local_rank);
 /* Ends the check and drops the reference. */
-void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int seat);
-/* True if the process of that seat has ended. Makes at most some system calls per second, however many processes
+void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int local_rank);
+/* True if the process of that local rank has ended. Makes at most some system calls per second, however many processes
  * check. */
-bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int seat);
+bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int local_rank);
 
 #endif

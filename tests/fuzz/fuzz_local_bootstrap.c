@@ -136,13 +136,14 @@ static void lead(input *in, bool these) {
         if (e.rank > 0 && e.rank < RANKS && memcmp(mac, e.mac, sizeof mac) == 0) right[e.rank] = true;
     }
     (void)tutti_local_bootstrap_open(&c, roll_of(these));
-    for (int seat = 1; c.peers != NULL && seat < RANKS; seat++) check(c.peers[seat].connection < 0 || right[seat]);
+    for (int local_rank = 1; c.peers != NULL && local_rank < RANKS; local_rank++)
+        check(c.peers[local_rank].connection < 0 || right[local_rank]);
     for (int i = 0; i < VISITORS; i++) close(visitors[i]);
     tutti_local_bootstrap_close(&c);
     tutti_shm_segment_release(c.segment);
 }
 
-/* A false leader knows no key, or the right one; it has no memory to give. */
+/* A false leader knows no key, or the right one; it has no segment to give. */
 static void be_led(input *in) {
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
     tutti_local_bootstrap c = bootstrap_of(1, &deadline);
