@@ -1,6 +1,6 @@
 /*
  * The table of algorithms on a rail. For each kind and size class, the applicable row with the least predicted time
- * (predict.h) is written into the table once, when a communicator is made; a call looks it up.
+ * is written into the table once, when a communicator is made; a call looks it up.
  *
  * The choice depends only on values that are equal on all ranks (see rail.h), so every rank takes the same row.
  */
@@ -9,120 +9,243 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/net/coll/predict.h"
 #include "comm/net/coll/rail_call.h"
 
 #define LEAST_PIECE_BYTES ((size_t)256 << 10)
-#define CACHE_PIECE_BYTES TUTTI_PREDICT_CACHE_BYTES
+#define CACHE_PIECE_BYTES ((size_t)1 << 20) /* vectors and pieces of this size stay in a cache */
 #define MOST_PIECE_BYTES  ((size_t)16 << 20)
 
 #define KIND(name) (1u << TUTTI_KIND_##name)
 #define SUMS       (KIND(ALL_REDUCE) | KIND(REDUCE) | KIND(REDUCE_SCATTER))
+
+/* ------------------------------------------------------------------------------------------------ predicted times
+ * By the cost model: successive steps, messages, bytes, and additions; the steps are described in the algorithms' own
+ * files. Rough: they only have to show which of two algorithms is faster.
+ */
+
+/* Input of a prediction. `bytes` as in tutti_rail_scratch_bytes. */
+typedef struct question {
+    const tutti_cost *cost;
+    double n, bytes, piece_bytes;
+    double log_n;  /* rounded up */
+    bool is_power; /* of two */
+} question;
+
+static double moving(const question *q, double steps, double messages, double bytes) {
+    return tutti_cost_of_moving(q->cost, steps, messages, bytes);
+}
+
+static double reducing(const question *q, double bytes) {
+    return tutti_cost_of_reducing(q->cost, bytes);
+}
+
+/* Data that is sent or added to long after it was written is read from memory: at about a sixth of the speed at
+ * which inputs in a cache are added. Algorithms in pieces avoid this cost. */
+static double rereading(const question *q, double bytes) {
+    return bytes > (double)CACHE_PIECE_BYTES ? reducing(q, 6 * bytes) : 0;
+}
+
+static double pieces(double bytes, double piece_bytes) {
+    return bytes <= piece_bytes ? 1 : bytes / piece_bytes;
+}
+
+static double predict_dissemination(const question *q) {
+    return moving(q, q->log_n, q->log_n, q->log_n);
+}
+
+static double predict_whole(const question *q) {
+    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
+    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
+}
+
+static double predict_sliced(const question *q) {
+    double others = q->n - 1, slice = q->bytes / q->n, steps = 2 * pieces(slice * others, q->piece_bytes);
+    return moving(q, steps, steps * others, 2 * others * slice) + reducing(q, q->bytes);
+}
+
+/* Here `bytes` is the size of a segment. */
+static double predict_scattered(const question *q) {
+    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
+    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
+}
+
+static double predict_ring_all_reduce(const question *q) {
+    double steps = 2 * (q->n - 1), slice = q->bytes / q->n;
+    return moving(q, steps, steps, steps * slice) + reducing(q, steps * slice) + rereading(q, q->bytes);
+}
+
+static double predict_ring_scatter(const question *q) {
+    double steps = q->n - 1;
+    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 3 * steps * q->bytes) +
+           rereading(q, q->n * q->bytes);
+}
+
+/* With ranks that sit out, the vector is moved two more times. */
+static double predict_doubling(const question *q) {
+    double steps = q->is_power ? q->log_n : q->log_n + 1;
+    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 2 * steps * q->bytes);
+}
+
+static double predict_halving(const question *q) {
+    double steps = 2 * q->log_n, more = q->is_power ? 0 : 2 * q->bytes;
+    return moving(q, steps, steps, 2 * q->bytes + more) + reducing(q, 2 * q->bytes + more) + rereading(q, q->bytes);
+}
+
+static double predict_tree(const question *q) {
+    return moving(q, q->log_n, q->log_n, q->log_n * q->bytes);
+}
+
+static double predict_tree_reduce(const question *q) {
+    return predict_tree(q) + reducing(q, 2 * q->log_n * q->bytes);
+}
+
+static double predict_double_tree(const question *q) {
+    double npieces = pieces(q->bytes / 2, q->piece_bytes), steps = npieces + q->log_n;
+    return moving(q, steps, 2 * steps, q->bytes / npieces * steps);
+}
+
+static double predict_double_tree_reduce(const question *q) {
+    return predict_double_tree(q) + reducing(q, 3 * q->bytes);
+}
+
+static double predict_double_tree_all_reduce(const question *q) {
+    return predict_double_tree(q) + predict_double_tree_reduce(q);
+}
+
+static double predict_chain(const question *q) {
+    double npieces = pieces(q->bytes, q->piece_bytes), steps = npieces + q->n - 2;
+    return moving(q, steps, steps, q->bytes / npieces * steps);
+}
+
+static double predict_direct_broadcast(const question *q) {
+    double others = q->n - 1;
+    return moving(q, 2, 2 * others, 2 * others / q->n * q->bytes);
+}
+
+static double predict_direct(const question *q) {
+    return moving(q, 1, q->n - 1, (q->n - 1) * q->bytes);
+}
+
+static double predict_ring(const question *q) {
+    return moving(q, q->n - 1, q->n - 1, (q->n - 1) * q->bytes);
+}
+
+static double predict_direct_all_to_all(const question *q) {
+    double steps = pieces(q->bytes, q->piece_bytes);
+    return moving(q, steps, steps * (q->n - 1), (q->n - 1) * q->bytes);
+}
+
+/* Includes packing and unpacking of the blocks. */
+static double predict_bruck_gather(const question *q) {
+    return moving(q, q->log_n, q->log_n, (q->n - 1) * q->bytes) + reducing(q, 2 * q->n * q->bytes);
+}
+
+static double predict_bruck_all_to_all(const question *q) {
+    double moved = q->log_n * q->n / 2 * q->bytes;
+    return moving(q, q->log_n, q->log_n, moved) + reducing(q, 2 * (q->n * q->bytes + moved));
+}
+
+/* ---------------------------------------------------------------------------------------------------- the table */
 
 typedef struct row {
     const char *name;
     unsigned kinds;
     tutti_rail_order order; /* of its sums */
     bool only_pieces;       /* scratch grows with `bytes`: used for at most one piece, unless it is forced */
-    double (*predict_us)(const tutti_question *q);
+    double (*predict_us)(const question *q);
     size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
     tutti_status (*run)(tutti_rail_call *call);
 } row;
 
-/* ---------------------------------------------------------------------------------------------------- the table */
-
 static const row rows[] = {
     {.name = "dissemination",
      .kinds = KIND(BARRIER),
-     .predict_us = tutti_predict_dissemination,
+     .predict_us = predict_dissemination,
      .run = tutti_dissemination_barrier},
     {.name = "direct_whole",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
      .order = TUTTI_RAIL_ALL_TOGETHER,
-     .predict_us = tutti_predict_whole,
+     .predict_us = predict_whole,
      .scratch = tutti_direct_whole_scratch,
      .run = tutti_direct_whole},
     {.name = "direct",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
      .order = TUTTI_RAIL_ALL_TOGETHER,
-     .predict_us = tutti_predict_sliced,
+     .predict_us = predict_sliced,
      .scratch = tutti_direct_sliced_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(REDUCE_SCATTER),
      .order = TUTTI_RAIL_ALL_TOGETHER,
-     .predict_us = tutti_predict_scattered,
+     .predict_us = predict_scattered,
      .scratch = tutti_direct_sliced_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER),
-     .predict_us = tutti_predict_direct,
+     .predict_us = predict_direct,
      .scratch = tutti_direct_move_scratch,
      .run = tutti_direct_move},
     {.name = "direct",
      .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
-     .predict_us = tutti_predict_direct_all_to_all,
+     .predict_us = predict_direct_all_to_all,
      .scratch = tutti_direct_all_to_all_scratch,
      .run = tutti_direct_all_to_all},
     {.name = "direct",
      .kinds = KIND(BROADCAST),
-     .predict_us = tutti_predict_direct_broadcast,
+     .predict_us = predict_direct_broadcast,
      .scratch = tutti_direct_move_scratch,
      .run = tutti_direct_broadcast},
-    {.name = "ring",
-     .kinds = KIND(ALL_REDUCE),
-     .predict_us = tutti_predict_ring_all_reduce,
-     .run = tutti_ring_all_reduce},
+    {.name = "ring", .kinds = KIND(ALL_REDUCE), .predict_us = predict_ring_all_reduce, .run = tutti_ring_all_reduce},
     {.name = "ring",
      .kinds = KIND(REDUCE_SCATTER),
-     .predict_us = tutti_predict_ring_scatter,
+     .predict_us = predict_ring_scatter,
      .scratch = tutti_ring_scratch,
      .run = tutti_ring_reduce_scatter},
-    {.name = "ring", .kinds = KIND(ALL_GATHER), .predict_us = tutti_predict_ring, .run = tutti_ring_all_gather},
-    {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_chain, .run = tutti_ring_broadcast},
+    {.name = "ring", .kinds = KIND(ALL_GATHER), .predict_us = predict_ring, .run = tutti_ring_all_gather},
+    {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = predict_chain, .run = tutti_ring_broadcast},
     {.name = "doubling",
      .kinds = KIND(ALL_REDUCE),
      .order = TUTTI_RAIL_IN_PAIRS,
-     .predict_us = tutti_predict_doubling,
+     .predict_us = predict_doubling,
      .scratch = tutti_doubling_scratch,
      .only_pieces = true,
      .run = tutti_doubling_all_reduce},
     {.name = "halving",
      .kinds = KIND(ALL_REDUCE),
      .order = TUTTI_RAIL_IN_PAIRS,
-     .predict_us = tutti_predict_halving,
+     .predict_us = predict_halving,
      .run = tutti_doubling_halving},
-    {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_tree, .run = tutti_tree_broadcast},
+    {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = predict_tree, .run = tutti_tree_broadcast},
     {.name = "tree",
      .kinds = KIND(REDUCE),
      .order = TUTTI_RAIL_IN_PAIRS,
-     .predict_us = tutti_predict_tree_reduce,
+     .predict_us = predict_tree_reduce,
      .scratch = tutti_doubling_scratch,
      .only_pieces = true,
      .run = tutti_tree_reduce},
     {.name = "double_tree",
      .kinds = KIND(BROADCAST),
-     .predict_us = tutti_predict_double_tree,
+     .predict_us = predict_double_tree,
      .run = tutti_double_tree_broadcast},
     {.name = "double_tree",
      .kinds = KIND(REDUCE),
-     .predict_us = tutti_predict_double_tree_reduce,
+     .predict_us = predict_double_tree_reduce,
      .scratch = tutti_double_tree_scratch,
      .run = tutti_double_tree_reduce},
     {.name = "double_tree",
      .kinds = KIND(ALL_REDUCE),
-     .predict_us = tutti_predict_double_tree_all_reduce,
+     .predict_us = predict_double_tree_all_reduce,
      .scratch = tutti_double_tree_scratch,
      .run = tutti_double_tree_all_reduce},
     {.name = "bruck",
      .kinds = KIND(ALL_GATHER),
-     .predict_us = tutti_predict_bruck_gather,
+     .predict_us = predict_bruck_gather,
      .scratch = tutti_bruck_scratch,
      .only_pieces = true,
      .run = tutti_bruck_all_gather},
     {.name = "bruck",
      .kinds = KIND(ALL_TO_ALL),
-     .predict_us = tutti_predict_bruck_all_to_all,
+     .predict_us = predict_bruck_all_to_all,
      .scratch = tutti_bruck_scratch,
      .only_pieces = true,
      .run = tutti_bruck_all_to_all},
@@ -151,8 +274,8 @@ static int class_of(size_t bytes) {
     return class;
 }
 
-static tutti_question ask(const tutti_rail_table *table, double bytes) {
-    tutti_question q = {.cost = &table->cost, .n = table->n, .bytes = bytes, .piece_bytes = (double)table->piece_bytes};
+static question ask(const tutti_rail_table *table, double bytes) {
+    question q = {.cost = &table->cost, .n = table->n, .bytes = bytes, .piece_bytes = (double)table->piece_bytes};
     while ((1 << (int)q.log_n) < table->n) q.log_n++;
     q.is_power = (1 << (int)q.log_n) == table->n;
     return q;
@@ -169,7 +292,7 @@ static bool is_forced(const tutti_rail_table *table, const row *candidate) {
 
 /* The best row except `without` (-1: of all rows); -1: there is none. */
 static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, tutti_rail_order order, int without) {
-    tutti_question q = ask(table, middle_of(class));
+    question q = ask(table, middle_of(class));
     bool is_short = (size_t)2 << class <= table->piece_bytes;
     int best = -1;
     double best_us = 0;
@@ -263,7 +386,7 @@ const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, si
 }
 
 static double predict(const tutti_rail_table *table, int index, double bytes) {
-    tutti_question q = ask(table, bytes);
+    question q = ask(table, bytes);
     return rows[index].predict_us(&q);
 }
 
