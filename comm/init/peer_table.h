@@ -78,9 +78,9 @@ typedef struct tutti_place {
 } tutti_place;
 
 /* All ranks get the same result, or an error: a rank is missing, exists twice, or has another version or other
- * settings. roll_out: the peer table of all ranks on leaders (release it with free()), NULL on the others. */
+ * settings. table_out: the peer table of all ranks on leaders (release it with free()), NULL on the others. */
 tutti_status tutti_peer_table_exchange(const tutti_store *store, const char *prefix, const tutti_peer_info *own,
-                                       tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **roll_out);
+                                       tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **table_out);
 
 /* Checks that this is a complete peer table of `nranks` ranks whose indices are all in range. */
 tutti_status tutti_peer_table_check(const void *table, size_t bytes, int nranks);
