@@ -1,5 +1,6 @@
 /*
- * The receiving half of a link, as a state machine. See link_state.h for its stages.
+ * The receiving half of a link, as a state machine, and the record that precedes a transfer. See link_state.h for the
+ * stages.
  *
  * Invariant: a transfer is `wanted` until all of its bytes are in their destination; the buffer must not be read
  * before.
@@ -10,10 +11,54 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/base/broken.h"
+#include "comm/base/call.h"
 #include "comm/net/link_state.h"
 #include "kernels/reduce.h"
 
-#define FOLD_BYTES ((size_t)32 << 10) /* between two polls of the pipes: about a microsecond */
+#define MAGIC      UINT32_C(0x6b6e6c74) /* "tlnk"; differs on a host of another byte order */
+#define FOLD_BYTES ((size_t)32 << 10)   /* between two polls of the pipes: about a microsecond */
+
+/* ----------------------------------------------------------------------------------------- the record */
+
+tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes) {
+    return (tutti_link_record){.magic = MAGIC, .signature = op->signature, .bytes = bytes, .call = tutti_call_of(op)};
+}
+
+/* Returns whether this is a record at all, with fields within their bounds. */
+static bool is_sane(const tutti_link_record *record) {
+    bool broken = record->signature == TUTTI_SIGNATURE_BROKEN;
+    return record->magic == MAGIC && record->goodbye <= broken &&
+           (broken ? record->reason_bytes < TUTTI_BROKEN_TEXT_BYTES : record->reason_bytes == 0);
+}
+
+static tutti_status tell_difference(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record) {
+    tutti_call own = tutti_call_of(op);
+    return tutti_calls_differ(comm, &own, rank, &record->call,
+                              " (their counts per rank differ, or calls before this one did)");
+}
+
+/* Checks a record that no receive waits for yet; if it is of another call than the current one, the communicator
+ * breaks. */
+static tutti_status check_unasked(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record) {
+    bool other = record->call.sequence == op->sequence && record->signature != op->signature;
+    return other && record->signature != TUTTI_SIGNATURE_BROKEN ? tell_difference(comm, op, rank, record) : TUTTI_OK;
+}
+
+/* Compares a record with op and with the expected bytes; a difference breaks the communicator. */
+static tutti_status compare(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record,
+                            size_t bytes) {
+    if (TUTTI_UNLIKELY(record->signature != op->signature || record->call.sequence != op->sequence))
+        return tell_difference(comm, op, rank, record);
+    if (TUTTI_LIKELY(record->bytes == bytes)) return TUTTI_OK;
+    char call[160];
+    tutti_fail(TUTTI_ERR_MISMATCH,
+               "counts differ on communicator \"%s\": in %s, rank %d sends %llu bytes to rank %d, which expects %zu",
+               comm->name, tutti_call_describe(&record->call, call, sizeof call), rank,
+               (unsigned long long)record->bytes, comm->rank, bytes);
+    return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
+}
+
+/* ----------------------------------------------------------------------------------------- the pipe */
 
 static tutti_status take(tutti_link *link, tutti_link_stage stage, void *dst, size_t bytes) {
     link->in.stage = stage;
@@ -80,14 +125,14 @@ static tutti_status read_record(tutti_comm *comm, const tutti_op *op, tutti_link
     tutti_link_record record;
     memcpy(&record, in->buffer, sizeof record);
     *broken_out = record.signature == TUTTI_SIGNATURE_BROKEN;
-    if (TUTTI_UNLIKELY(!tutti_link_record_sane(&record))) {
+    if (TUTTI_UNLIKELY(!is_sane(&record))) {
         char name[128];
         tutti_fail(TUTTI_ERR_DATA, "received an invalid link record from %s: its memory or the network is damaged",
                    tutti_link_peer_name(comm, link->rank, name, sizeof name));
         return tutti_comm_break(comm, TUTTI_ERR_DATA);
     }
     if (*broken_out || !in->wanted) return TUTTI_OK;
-    return tutti_link_record_compare(comm, op, link->rank, &record, in->bytes);
+    return compare(comm, op, link->rank, &record, in->bytes);
 }
 
 /* The reason that follows a "broken" record may have been received as data already. */
@@ -199,5 +244,5 @@ tutti_status tutti_link_receive_unasked(tutti_comm *comm, const tutti_op *op, co
     tutti_link_record record;
     if (link->in.stage != TUTTI_LINK_RECORD || !tutti_pipe_has_received(link->pipe)) return TUTTI_OK;
     memcpy(&record, link->in.buffer, sizeof record);
-    return tutti_link_record_unasked(comm, op, link->rank, &record);
+    return check_unasked(comm, op, link->rank, &record);
 }

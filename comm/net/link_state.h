@@ -115,18 +115,9 @@ tutti_status tutti_link_admit(tutti_comm *comm);
 /* "rank 3 (host b)" */
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity);
 
-/* link_record.c */
+/* link_receive.c: the record of a transfer. */
 tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes);
-/* Returns whether this is a record at all, with fields within their bounds. */
-bool tutti_link_record_sane(const tutti_link_record *record);
-/* Checks a record that no receive waits for yet; if it is of another call than the current one, the communicator
- * breaks. */
-tutti_status tutti_link_record_unasked(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record);
-/* Compares a record with op and with the expected bytes; a difference breaks the communicator. */
-tutti_status tutti_link_record_compare(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record,
-                                       size_t bytes);
-
-/* link_receive.c: starts to receive; processes what has arrived; listens. */
+/* Starts to receive; processes what has arrived; listens. */
 tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *dst, size_t bytes,
                                 const tutti_fold *fold);
 tutti_status tutti_link_receive_advance(tutti_comm *comm, const tutti_op *op, tutti_link *link);
