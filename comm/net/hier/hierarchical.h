@@ -32,15 +32,6 @@ tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op)
 /* Kinds in which each byte has one receiver: all_to_all, gather, scatter and their v-variants. */
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op);
 
-/* all_to_all of small blocks, in fewer messages; _exchanges returns whether it is faster. Equal on all ranks. */
-bool tutti_hierarchical_exchanges(const tutti_comm *comm, const tutti_op *op);
-tutti_status tutti_hierarchical_exchange(tutti_comm *comm, const tutti_op *op);
-/* gather and scatter of small blocks, likewise. */
-bool tutti_hierarchical_is_rooted(const tutti_comm *comm, const tutti_op *op);
-tutti_status tutti_hierarchical_rooted(tutti_comm *comm, const tutti_op *op);
-/* Returns whether packing and unpacking `bytes` is cheaper than that many messages. */
-bool tutti_hierarchical_pays(const tutti_comm *comm, int messages, size_t bytes);
-
 /* Fills the remaining fields of a part of op, which runs on this host's communicator. */
 void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part);
 /* Runs a part of op in shared memory, on this host's communicator. */

@@ -8,12 +8,14 @@
  *
  * all_to_all, gather, scatter: every byte has one receiver. With one rank per host these are calls on the rail.
  * Otherwise data that stays on the host goes through shared memory, and the rest straight from its owner to its
- * receiver; small blocks are packed together (hierarchical_exchange.c, hierarchical_rooted.c).
+ * receiver; small blocks are packed together.
  */
 #include <string.h>
 
 #include "bootstrap/base/status.h"
 #include "comm/net/hier/hierarchical.h"
+
+#define COPIES 6 /* of all blocks; read and written in a cache */
 
 /* All ranks, with links to those of other hosts. */
 static tutti_rail everyone(tutti_comm *comm, const tutti_op *op) {
@@ -165,6 +167,193 @@ tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op)
     return comm->hosts->uniform ? gather_on_rails(comm, op) : gather_uneven(comm, op);
 }
 
+/* ------------------------------------------------------------------------- all_to_all of small blocks
+ * On H hosts with L ranks each, a rank sends H-1 messages of L blocks instead of (H-1) L messages of one.
+ *
+ *   1 on the host: rank l receives from each other rank of its host the blocks for ranks l of all hosts
+ *   2 on rail l: rank l of a host receives, from each other host, the blocks of all its ranks
+ *
+ * Every block passes through shared memory once more, and is packed and unpacked: used if this costs less than the
+ * messages that are saved.
+ */
+
+/* Returns whether packing and unpacking `bytes` is cheaper than that many messages. */
+static bool pays(const tutti_comm *comm, int messages, size_t bytes) {
+    const tutti_cost *cost = &comm->hosts->table->cost;
+    return cost->message_us * messages > tutti_cost_of_reducing(cost, COPIES * (double)bytes);
+}
+
+/* Equal on all ranks, like is_rooted. */
+static bool is_exchanged(const tutti_comm *comm, const tutti_op *op) {
+    const tutti_hosts *hosts = comm->hosts;
+    int nlocal = hosts->local->nranks;
+    if (op->kind != TUTTI_KIND_ALL_TO_ALL || !hosts->uniform || nlocal == 1 || op->count == 0) return false;
+    return pays(comm, (nlocal - 1) * (hosts->nhosts - 1),
+                op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks);
+}
+
+/* Two buffers, each for all blocks. */
+typedef struct exchange {
+    tutti_comm *comm;
+    const tutti_op *op;
+    size_t block_bytes, nlocal, nhosts;
+    char *out, *in;
+} exchange;
+
+/* Block [local][host], and [host][local]. */
+static char *by_local(const exchange *x, char *blocks, size_t local, size_t host) {
+    return blocks + (local * x->nhosts + host) * x->block_bytes;
+}
+
+static char *by_host(const exchange *x, char *blocks, size_t host, size_t local) {
+    return blocks + (host * x->nlocal + local) * x->block_bytes;
+}
+
+static tutti_status exchange_on_host(const exchange *x) {
+    const tutti_hosts *hosts = x->comm->hosts;
+    for (size_t local = 0; local < x->nlocal; local++)
+        for (size_t host = 0; host < x->nhosts; host++)
+            memcpy(by_local(x, x->out, local, host), tutti_op_input(x->comm, x->op, hosts->all[host].ranks[local]).data,
+                   x->block_bytes);
+    return tutti_hierarchical_local(
+        x->comm, x->op,
+        (tutti_op){.kind = TUTTI_KIND_ALL_TO_ALL, .src = x->out, .dst = x->in, .count = x->op->count * x->nhosts});
+}
+
+static tutti_status exchange_on_rail(const exchange *x, const tutti_rail_setup *setup, tutti_rail_block *blocks) {
+    const tutti_hosts *hosts = x->comm->hosts;
+    tutti_rail rail = tutti_hierarchical_rail(x->comm, x->op);
+    tutti_rail_block *sends = blocks, *receives = blocks + x->nhosts;
+    for (size_t host = 0; host < x->nhosts; host++) {
+        for (size_t local = 0; local < x->nlocal; local++)
+            memcpy(by_host(x, x->out, host, local), by_local(x, x->in, local, host), x->block_bytes);
+        sends[host] = (tutti_rail_block){.data = by_host(x, x->out, host, 0), .bytes = x->nlocal * x->block_bytes};
+    }
+    for (size_t host = 0; host < x->nhosts; host++)
+        receives[host] = (tutti_rail_block){.data = by_host(x, x->in, host, 0), .bytes = x->nlocal * x->block_bytes};
+    TUTTI_TRY(tutti_rail_all_to_all(&rail, setup, sends, receives, /* uniform */ true));
+    for (size_t host = 0; host < x->nhosts; host++)
+        for (size_t local = 0; local < x->nlocal; local++)
+            memcpy((void *)(uintptr_t)tutti_op_output(x->comm, x->op, hosts->all[host].ranks[local]).data,
+                   by_host(x, x->in, host, local), x->block_bytes);
+    return TUTTI_OK;
+}
+
+static tutti_status exchange_small(tutti_comm *comm, const tutti_op *op) {
+    exchange x = {.comm = comm,
+                  .op = op,
+                  .block_bytes = op->count * tutti_type_bytes(op->type),
+                  .nlocal = (size_t)comm->hosts->local->nranks,
+                  .nhosts = (size_t)comm->hosts->nhosts};
+    size_t all_bytes = tutti_align_up((size_t)comm->nranks * x.block_bytes, TUTTI_CACHE_LINE);
+    size_t list_bytes = 2 * x.nhosts * sizeof(tutti_rail_block);
+    tutti_rail_setup setup;
+    TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_ALL_TO_ALL, x.nlocal * x.block_bytes,
+                                       2 * all_bytes + list_bytes, &setup, &x.out));
+    x.in = x.out + all_bytes;
+    TUTTI_TRY(exchange_on_host(&x));
+    return exchange_on_rail(&x, &setup, (tutti_rail_block *)(void *)(x.in + all_bytes));
+}
+
+/* ------------------------------------------------------------------- gather and scatter of small blocks
+ * Through one rank of each host, its delegate: the root for its own host, else the first rank.
+ *
+ *   gather    on each host to the delegate, which packs the blocks; on the rail of the delegates to the root, which
+ *             unpacks them
+ *   scatter   the reverse
+ *
+ * A host's blocks cross the network in one message, and only one rank of the host waits for the network, the others
+ * in shared memory. The v-kinds are not handled this way: only the root knows all their sizes.
+ */
+
+typedef struct rooted {
+    tutti_comm *comm;
+    const tutti_op *op;
+    tutti_rail rail;
+    tutti_rail_setup setup;
+    size_t block_bytes;
+    char *packed;         /* blocks: on the root all, in the order of the hosts; on other delegates those of the host */
+    tutti_rail_block own; /* this host's blocks */
+    tutti_rail_block *blocks; /* root: the blocks of all hosts */
+} rooted;
+
+static bool is_rooted(const tutti_comm *comm, const tutti_op *op) {
+    const tutti_hosts *hosts = comm->hosts;
+    if ((op->kind != TUTTI_KIND_GATHER && op->kind != TUTTI_KIND_SCATTER) || op->count == 0) return false;
+    int remote = comm->nranks - hosts->all[hosts->host_of[op->root]].nranks;
+    return pays(comm, remote - (hosts->nhosts - 1), op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks);
+}
+
+static bool is_delegate(const rooted *x) {
+    return x->rail.ranks[x->rail.me] == x->comm->rank;
+}
+
+static bool is_root(const rooted *x) {
+    return x->comm->rank == x->op->root;
+}
+
+static tutti_status lay_out(rooted *x) {
+    tutti_hosts *hosts = x->comm->hosts;
+    size_t nblocks = (size_t)(is_root(x) ? x->comm->nranks : is_delegate(x) ? hosts->local->nranks : 0);
+    size_t bytes = tutti_align_up(nblocks * x->block_bytes, TUTTI_CACHE_LINE);
+    TUTTI_TRY(tutti_hierarchical_setup(x->comm, x->op->kind, x->block_bytes,
+                                       bytes + (size_t)x->rail.n * sizeof *x->blocks, &x->setup, &x->packed));
+    x->blocks = (tutti_rail_block *)(void *)(x->packed + bytes);
+    char *next = x->packed;
+    for (int host = 0; host < x->rail.n && is_root(x); host++) {
+        x->blocks[host] = (tutti_rail_block){.data = next, .bytes = (size_t)hosts->all[host].nranks * x->block_bytes};
+        next += x->blocks[host].bytes;
+    }
+    x->own = is_root(x) ? x->blocks[x->rail.me]
+                        : (tutti_rail_block){.data = x->packed, .bytes = (size_t)hosts->local->nranks * x->block_bytes};
+    return TUTTI_OK;
+}
+
+/* Copies between `packed` and the root's buffer. */
+static void copy_all(const rooted *x, bool unpacks) {
+    const tutti_hosts *hosts = x->comm->hosts;
+    char *next = x->packed;
+    for (int host = 0; host < x->rail.n && is_root(x); host++)
+        for (int i = 0; i < hosts->all[host].nranks; i++, next += x->block_bytes) {
+            int rank = hosts->all[host].ranks[i];
+            if (unpacks) memcpy((void *)(uintptr_t)tutti_op_output(x->comm, x->op, rank).data, next, x->block_bytes);
+            else memcpy(next, tutti_op_input(x->comm, x->op, rank).data, x->block_bytes);
+        }
+}
+
+static tutti_status gather(rooted *x, int root) {
+    tutti_op part = {.kind = TUTTI_KIND_GATHER,
+                     .root = x->comm->hosts->local_of[x->rail.ranks[x->rail.me]],
+                     .src = tutti_op_input(x->comm, x->op, x->comm->rank).data,
+                     .dst = x->own.data,
+                     .count = x->op->count};
+    TUTTI_TRY(tutti_hierarchical_local(x->comm, x->op, part));
+    if (is_delegate(x)) TUTTI_TRY(tutti_rail_gather(&x->rail, &x->setup, root, x->own, x->blocks, /* watch */ NULL));
+    copy_all(x, /* unpacks */ true);
+    return TUTTI_OK;
+}
+
+static tutti_status scatter(rooted *x, int root) {
+    copy_all(x, /* unpacks */ false);
+    if (is_delegate(x)) TUTTI_TRY(tutti_rail_scatter(&x->rail, &x->setup, root, x->own, x->blocks));
+    tutti_op part = {.kind = TUTTI_KIND_SCATTER,
+                     .root = x->comm->hosts->local_of[x->rail.ranks[x->rail.me]],
+                     .src = x->own.data,
+                     .dst = (void *)(uintptr_t)tutti_op_output(x->comm, x->op, x->comm->rank).data,
+                     .count = x->op->count};
+    return tutti_hierarchical_local(x->comm, x->op, part);
+}
+
+static tutti_status run_rooted(tutti_comm *comm, const tutti_op *op) {
+    rooted x = {.comm = comm,
+                .op = op,
+                .rail = tutti_hierarchical_delegates(comm, op, op->root),
+                .block_bytes = op->count * tutti_type_bytes(op->type)};
+    TUTTI_TRY(lay_out(&x));
+    int root = comm->hosts->host_of[op->root];
+    return op->kind == TUTTI_KIND_GATHER ? gather(&x, root) : scatter(&x, root);
+}
+
 /* --------------------------------------------------------------------------------------------- personal */
 
 /* Whether this rank sends a block to the other rank, or receives one from it. */
@@ -265,8 +454,8 @@ static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
 
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op) {
     if (comm->nranks == comm->hosts->nhosts) return move_flat(comm, op);
-    if (tutti_hierarchical_exchanges(comm, op)) return tutti_hierarchical_exchange(comm, op);
-    if (tutti_hierarchical_is_rooted(comm, op)) return tutti_hierarchical_rooted(comm, op);
+    if (is_exchanged(comm, op)) return exchange_small(comm, op);
+    if (is_rooted(comm, op)) return run_rooted(comm, op);
     tutti_op apart;
     TUTTI_TRY(set_aside(comm, op, &apart));
     TUTTI_TRY(move_far(comm, &apart));
