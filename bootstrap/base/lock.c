@@ -29,7 +29,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
         "callbacks that are due, and the number of idle threads"),
     ROW(LISTENER, UNUSED, "listener", "comm/net/listener.c",
         "the listener's addresses, and connections that are not taken yet"),
-    ROW(PROXIES, UNUSED, "proxies", "comm/health/heartbeat_proxy.c",
+    ROW(PROXIES, UNUSED, "proxies", "comm/health/heartbeat_hosts.c",
         "communicators that this process watches for its host"),
     ROW(HEARTBEAT, UNUSED, "heartbeat", "comm/health/heartbeat.c", "the list of heartbeats, and their thread's state"),
     ROW(RETIRED, UNUSED, "retired", "comm/shm/retire.c", "pages and slots that slower ranks may still read"),

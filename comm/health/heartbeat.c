@@ -29,7 +29,7 @@
 #include "bootstrap/base/thread.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
-#include "comm/health/heartbeat_proxy.h"
+#include "comm/health/heartbeat_hosts.h"
 #include "comm/net/frame_mac.h"
 #include "comm/net/listener.h"
 #include "comm/shm/directory.h"
@@ -354,7 +354,7 @@ static void *heartbeat_thread(void *argument) {
         tutti_unlock(TUTTI_LOCK_HEARTBEAT);
         if (last) return NULL;
         go_round(&last_ns);
-        tutti_heartbeat_proxy_release_now();
+        tutti_heartbeat_hosts_release();
         wait_for_next();
         tutti_lock(TUTTI_LOCK_HEARTBEAT);
     }

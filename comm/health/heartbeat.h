@@ -5,7 +5,7 @@
  * sends heartbeats twice a second, with the ids of processes of its own host that have ended. The system
  * acknowledges heartbeats even for a stopped process. If it does not for TUTTI_PEER_TIMEOUT_MS, the host is
  * considered lost. A connection that ends without a goodbye means that its process has ended. A first process that
- * leaves before others of its host continues on their behalf (heartbeat_proxy.h).
+ * leaves before others of its host continues on their behalf (heartbeat_hosts.h).
  *
  * A first process publishes the deaths it learns of in its channel directory (directory.h), where the other processes
  * of its host read them.
@@ -23,7 +23,7 @@
 tutti_status tutti_heartbeat_watch(tutti_peer *remote);
 /* Stops watching; the last call for a peer returns once the connection has said goodbye. */
 void tutti_heartbeat_unwatch(tutti_peer *remote);
-/* This process leaves the communicator and continues to watch on behalf of others (heartbeat_proxy.h). Returns once
+/* This process leaves the communicator and continues to watch on behalf of others (heartbeat_hosts.h). Returns once
  * the other side knows that it must no longer report the end of this process as a death. */
 void tutti_heartbeat_leave(tutti_peer *remote);
 /* Stop the watching that tutti_heartbeat_leave continued. The first function returns once goodbye has been said;
