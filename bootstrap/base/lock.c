@@ -19,7 +19,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(NCCL_MEMORY, UNUSED, "nccl_memory", "comm/gpu/nccl/nccl_memory.c", "the blocks registered with NCCL"),
     ROW(NCCL, STRUCT, "nccl", "comm/gpu/nccl/nccl.c", "an NCCL communicator"),
     ROW(NCCL_LIBRARY, LEFT, "nccl_library", "comm/gpu/nccl/nccl_library.c", "the search for the NCCL library"),
-    ROW(STAGED, UNUSED, "staged", "comm/gpu/staged/staged_streams.c", "which calls are in which streams"),
+    ROW(STAGED, UNUSED, "staged", "comm/gpu/staged/staged.c", "which calls are in which streams"),
     ROW(SAME_GPU, UNUSED, "same_gpu", "comm/gpu/same_gpu/same_gpu_keep.c",
         "counters, slots and mappings kept for reuse"),
     ROW(QUEUE, STRUCT, "queue", "comm/queue/queue.c", "a communicator's queue and the state of its worker"),

@@ -137,3 +137,15 @@ tutti_status tutti_stream_event_ask(const tutti_stream_event *mark) {
     tutti_status status = tutti_error_poll_status(mark->fault);
     return status == TUTTI_OK ? TUTTI_NOT_YET : status;
 }
+
+tutti_status tutti_stream_chain_follow(const tutti_stream_chain *chain, const tutti_device *device,
+                                       tutti_stream stream) {
+    bool waits = chain->used && !tutti_stream_is_same(chain->last, stream);
+    return waits ? device->stream_wait_event(stream, chain->tail) : TUTTI_OK;
+}
+
+tutti_status tutti_stream_chain_extend(tutti_stream_chain *chain, const tutti_device *device, tutti_stream stream) {
+    chain->used = true;
+    chain->last = stream;
+    return device->event_record(chain->tail, stream);
+}

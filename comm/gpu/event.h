@@ -35,6 +35,16 @@ tutti_status tutti_stream_event_put(tutti_stream_event *mark, tutti_stream strea
  * on the calling thread's GPU. */
 tutti_status tutti_stream_event_ask(const tutti_stream_event *mark);
 
+/* Memory of an engine that serves one call at a time: a call in another stream waits for the last one. */
+typedef struct tutti_stream_chain {
+    tutti_event_handle tail; /* recorded behind the last call; from event_create */
+    tutti_stream last;       /* the stream of that call */
+    bool used;
+} tutti_stream_chain;
+tutti_status tutti_stream_chain_follow(const tutti_stream_chain *chain, const tutti_device *device,
+                                       tutti_stream stream);
+tutti_status tutti_stream_chain_extend(tutti_stream_chain *chain, const tutti_device *device, tutti_stream stream);
+
 /* --------------------------------------------------------------------------------------- error_poll.c */
 
 /* Returns the error poll of that GPU; each process has one per GPU, which is never freed. NULL: out of memory. */

@@ -64,7 +64,7 @@ static void close_engine(tutti_comm *comm) {
     tutti_same_gpu_close_boards(comm, s);
     tutti_same_gpu_release_leave(s);
     return_slots(s);
-    if (s->tail != NULL) s->device->event_destroy(s->tail);
+    if (s->chain.tail != NULL) s->device->event_destroy(s->chain.tail);
     free(s->srcs);
     free(s->factors);
     free(s);
@@ -135,7 +135,7 @@ static tutti_status open_engine(tutti_comm *comm) {
     s->post_bytes =
         tutti_align_up(sizeof(tutti_same_gpu_post) + 2 * n * sizeof(tutti_same_gpu_region), TUTTI_CACHE_LINE);
     TUTTI_TRY(make_scratch(s));
-    TUTTI_TRY(s->device->event_create(&s->tail));
+    TUTTI_TRY(s->device->event_create(&s->chain.tail));
     TUTTI_TRY(tutti_same_gpu_open_boards(comm, s));
     TUTTI_TRY(try_out(comm, s));
     s->maps = !s->alone;
@@ -153,7 +153,8 @@ static void abort_engine(tutti_comm *comm) {
 
 /* --------------------------------------------------------------------------------------------- slots */
 
-tutti_status tutti_same_gpu_lease(tutti_same_gpu *s, size_t bytes, char **memory_out) {
+/* Leases GPU memory that peers can map, until the communicator is destroyed and no stream uses the memory. */
+static tutti_status lease(tutti_same_gpu *s, size_t bytes, char **memory_out) {
     char *memory;
     if (s->nkept == TUTTI_SAME_GPU_SLOTS)
         return tutti_fail(TUTTI_ERR_MEMORY, "all %d slots of one rank are in use", s->nkept);
@@ -170,7 +171,7 @@ static tutti_status need_slot(tutti_same_gpu *s, tutti_same_gpu_slot *slot, size
     size_t bytes = LEAST_SLOT_BYTES;
     if (half_bytes <= slot->half_bytes) return TUTTI_OK;
     while (bytes < half_bytes) bytes *= 2;
-    TUTTI_TRY(tutti_same_gpu_lease(s, 2 * bytes, &slot->memory));
+    TUTTI_TRY(lease(s, 2 * bytes, &slot->memory));
     slot->half_bytes = bytes;
     return TUTTI_OK;
 }
@@ -300,19 +301,6 @@ static tutti_status put_pieces(tutti_comm *comm, tutti_same_gpu *s, const tutti_
     return plan->out_staged ? copy_slot(comm, s, plan, post, /* input */ false, pieces - 1) : TUTTI_OK;
 }
 
-/* Slots and counters serve one call at a time: a call in another stream waits for the last one. */
-static tutti_status follow(tutti_same_gpu *s, tutti_stream stream) {
-    if (s->has_tail && !tutti_stream_is_same(s->last_stream, stream))
-        return s->device->stream_wait_event(stream, s->tail);
-    return TUTTI_OK;
-}
-
-static tutti_status leave_tail(tutti_same_gpu *s, tutti_stream stream) {
-    s->has_tail = true;
-    s->last_stream = stream;
-    return s->device->event_record(s->tail, stream);
-}
-
 /* Every call has a place on the board, including captured calls, which have no number. */
 static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_stream_call *call) {
     tutti_same_gpu_launch *launch = NULL;
@@ -332,7 +320,7 @@ static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_st
     post->factor = call->op->factor;
     post->captured = call->captured;
     TUTTI_TRY(plan_call(comm, s, &plan, post));
-    if (!call->captured) TUTTI_TRY(follow(s, call->stream));
+    if (!call->captured) TUTTI_TRY(tutti_stream_chain_follow(&s->chain, s->device, call->stream));
     bool last = tutti_same_gpu_arrive(s, post, plan.place);
     if (last) TUTTI_TRY(tutti_same_gpu_launch_begin(comm, s, &plan, &launch));
     tutti_status status = put_pieces(comm, s, &plan, post, launch);
@@ -344,7 +332,7 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     tutti_same_gpu *s = comm->gpu->engine_state;
     if (!call->captured) {
         TUTTI_TRY(put_call(comm, s, call));
-        return leave_tail(s, call->stream);
+        return tutti_stream_chain_extend(&s->chain, s->device, call->stream);
     }
     TUTTI_TRY(tutti_same_gpu_try_capture(comm, s, call->stream));
     s->capturing = true;

@@ -129,9 +129,7 @@ typedef struct tutti_same_gpu {
     bool capturing;                          /* a call is being captured, and the other ranks may rely on it */
     bool maps;                               /* ranks of other processes map memory of this process */
     struct tutti_same_gpu_release *release;  /* set by an abort if graphs may still be launched; else NULL */
-    tutti_event_handle tail;                 /* recorded after the last call, in last_stream */
-    tutti_stream last_stream;
-    bool has_tail;
+    tutti_stream_chain chain;                /* slots and counters serve one call at a time */
     atomic_bool released; /* set by abort */
     const void **srcs;    /* scratch: n * n pointers and sizes for a launch */
     void **dsts;
@@ -161,10 +159,6 @@ static inline size_t tutti_same_gpu_piece(size_t bytes, size_t segment_bytes, ui
     *start_out = tutti_min_size(bytes, segment_bytes * piece);
     return tutti_min_size(bytes - *start_out, segment_bytes);
 }
-
-/* same_gpu.c: leases GPU memory that peers can map, until the communicator is destroyed and no stream uses the
- * memory. */
-tutti_status tutti_same_gpu_lease(tutti_same_gpu *s, size_t bytes, char **memory_out);
 
 /* same_gpu_board.c: opens and closes the boards: all of `s` except slots; collective. */
 tutti_status tutti_same_gpu_open_boards(tutti_comm *comm, tutti_same_gpu *s);
