@@ -148,7 +148,8 @@ tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, 
 }
 
 tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
-    *batch_out = (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms};
+    *batch_out =
+        (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms, .stream = call->stream};
     tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (state->aborted) {
         tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
@@ -165,6 +166,20 @@ void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const ch
     if (batch->failed != NULL || result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return;
     batch->result = result;
     batch->failed = name;
+}
+
+void tutti_nccl_send(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer) {
+    const tutti_nccl *nccl = batch->state->nccl;
+    if (bytes == 0) return;
+    tutti_nccl_note(batch, nccl->ncclSend(memory, bytes, TUTTI_NCCL_UINT8, peer, batch->handle, batch->stream),
+                    "ncclSend");
+}
+
+void tutti_nccl_recv(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer) {
+    const tutti_nccl *nccl = batch->state->nccl;
+    if (bytes == 0) return;
+    tutti_nccl_note(batch, nccl->ncclRecv((void *)memory, bytes, TUTTI_NCCL_UINT8, peer, batch->handle, batch->stream),
+                    "ncclRecv");
 }
 
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {

@@ -66,20 +66,6 @@ static tutti_span incoming(const tutti_comm *comm, const tutti_op *op, int peer)
     return comes ? tutti_op_output(comm, op, peer) : (tutti_span){.data = NULL};
 }
 
-static void add_send(tutti_nccl_batch *batch, tutti_span span, int peer, tutti_stream stream) {
-    const tutti_nccl *nccl = batch->state->nccl;
-    if (span.bytes == 0) return;
-    tutti_nccl_note(batch, nccl->ncclSend(span.data, span.bytes, TUTTI_NCCL_UINT8, peer, batch->handle, stream),
-                    "ncclSend");
-}
-
-static void add_recv(tutti_nccl_batch *batch, tutti_span span, int peer, tutti_stream stream) {
-    const tutti_nccl *nccl = batch->state->nccl;
-    if (span.bytes == 0) return;
-    tutti_nccl_note(batch, nccl->ncclRecv((void *)span.data, span.bytes, TUTTI_NCCL_UINT8, peer, batch->handle, stream),
-                    "ncclRecv");
-}
-
 /* all_to_all, gather, scatter and their v-variants. */
 static tutti_status exchange(tutti_nccl_state *state, const tutti_stream_call *call) {
     tutti_comm *comm = state->comm;
@@ -90,8 +76,9 @@ static tutti_status exchange(tutti_nccl_state *state, const tutti_stream_call *c
     TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
     for (int peer = 0; peer < comm->nranks; peer++) {
         if (peer == comm->rank) continue;
-        add_send(&batch, outgoing(comm, call->op, peer), peer, call->stream);
-        add_recv(&batch, incoming(comm, call->op, peer), peer, call->stream);
+        tutti_span out = outgoing(comm, call->op, peer), in = incoming(comm, call->op, peer);
+        tutti_nccl_send(&batch, out.data, out.bytes, peer);
+        tutti_nccl_recv(&batch, in.data, in.bytes, peer);
     }
     return tutti_nccl_finish(&batch);
 }
@@ -110,9 +97,8 @@ static tutti_status exchange_round(tutti_nccl_state *state, const tutti_stream_c
     for (int peer = 0; peer < comm->nranks; peer++) {
         const char *from = aside != NULL ? aside + (size_t)peer * bytes : outgoing(comm, call->op, peer).data + at;
         if (peer == comm->rank) continue;
-        add_send(&batch, (tutti_span){.data = from, .bytes = bytes}, peer, call->stream);
-        add_recv(&batch, (tutti_span){.data = incoming(comm, call->op, peer).data + at, .bytes = bytes}, peer,
-                 call->stream);
+        tutti_nccl_send(&batch, from, bytes, peer);
+        tutti_nccl_recv(&batch, incoming(comm, call->op, peer).data + at, bytes, peer);
     }
     return tutti_nccl_finish(&batch);
 }

@@ -87,17 +87,6 @@ static tutti_status multiply(const ordered *o) {
     return TUTTI_OK;
 }
 
-static void add(tutti_nccl_batch *batch, bool sends, const void *memory, size_t bytes, int peer, tutti_stream stream) {
-    const tutti_nccl *nccl = batch->state->nccl;
-    if (bytes == 0) return;
-    if (sends)
-        tutti_nccl_note(batch, nccl->ncclSend(memory, bytes, TUTTI_NCCL_UINT8, peer, batch->handle, stream),
-                        "ncclSend");
-    else
-        tutti_nccl_note(batch, nccl->ncclRecv((void *)memory, bytes, TUTTI_NCCL_UINT8, peer, batch->handle, stream),
-                        "ncclRecv");
-}
-
 /* Step 1. */
 static tutti_status collect(const ordered *o) {
     const tutti_comm *comm = o->state->comm;
@@ -106,9 +95,8 @@ static tutti_status collect(const ordered *o) {
     TUTTI_TRY(tutti_nccl_begin(o->state, o->call, &batch));
     for (int peer = 0; peer < comm->nranks; peer++) {
         if (peer == comm->rank) continue;
-        add(&batch, /* sends */ true, input(o, peer), part_of(o, peer).count * o->item_bytes, peer, o->call->stream);
-        add(&batch, /* sends */ false, o->incoming + (size_t)peer * o->most * o->item_bytes, own_bytes, peer,
-            o->call->stream);
+        tutti_nccl_send(&batch, input(o, peer), part_of(o, peer).count * o->item_bytes, peer);
+        tutti_nccl_recv(&batch, o->incoming + (size_t)peer * o->most * o->item_bytes, own_bytes, peer);
     }
     return tutti_nccl_finish(&batch);
 }
@@ -167,10 +155,9 @@ static tutti_status distribute(const ordered *o) {
     for (int peer = 0; peer < comm->nranks; peer++) {
         part p = part_of(o, peer);
         if (peer == comm->rank) continue;
-        if (to_all || peer == o->op->root) add(&batch, /* sends */ true, own, own_bytes, peer, o->call->stream);
+        if (to_all || peer == o->op->root) tutti_nccl_send(&batch, own, own_bytes, peer);
         if (to_all || comm->rank == o->op->root)
-            add(&batch, /* sends */ false, (char *)o->op->dst + p.start * o->item_bytes, p.count * o->item_bytes, peer,
-                o->call->stream);
+            tutti_nccl_recv(&batch, (char *)o->op->dst + p.start * o->item_bytes, p.count * o->item_bytes, peer);
     }
     return tutti_nccl_finish(&batch);
 }

@@ -65,7 +65,8 @@ typedef struct tutti_nccl_batch {
     tutti_nccl_state *state;
     const tutti_op *op;
     int64_t timeout_ms;
-    tutti_nccl_comm handle;   /* for the calls */
+    tutti_nccl_comm handle; /* for the calls, like the stream */
+    tutti_stream stream;
     tutti_nccl_result result; /* the first failure */
     const char *failed;       /* name of the call that failed */
 } tutti_nccl_batch;
@@ -74,6 +75,9 @@ typedef struct tutti_nccl_batch {
 tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out);
 /* Records the result of a call. */
 void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const char *name);
+/* Add a transfer to the group, unless it has 0 bytes. */
+void tutti_nccl_send(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer);
+void tutti_nccl_recv(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer);
 /* Ends the group, releases the lock, and waits until the calls are in the stream: work enqueued later comes after
  * them. */
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch);
