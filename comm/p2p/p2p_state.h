@@ -179,13 +179,6 @@ void tutti_incoming_came(tutti_request *request, size_t bytes);
 /* Reads the records that have come; true when none is left for now. */
 bool tutti_incoming_read(tutti_channels *channel);
 
-/* ---- peer_read.c */
-
-/* Returns true if this process may read the peer's private memory. */
-bool tutti_read_is_possible(tutti_channels *channel);
-/* Copies from it; false: the read failed, and will not be tried again. */
-bool tutti_read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes);
-
 /* ---- watchdog.c */
 
 /* Why a communicator must be broken. */
@@ -204,7 +197,5 @@ void tutti_watch_fail_left(tutti_request *request, int rank);
 /* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
  * copied from the sender's buffer may have changed before. */
 bool tutti_watch_check_sender(tutti_request *request);
-/* "send of 8 bytes to rank 1 (host h, pid 7) ...". Returns `text`. */
-const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * The internals of a channel to another host, shared by remote_channel.c (what goes over its connections) and
- * remote_open.c (how connections come and go).
+ * The internals of a channel to another host, for remote_channel.c and the test that plays the other host.
  */
 #ifndef TUTTI_REMOTE_STATE_H
 #define TUTTI_REMOTE_STATE_H
@@ -41,12 +40,5 @@ struct tutti_remote_channel {
     unsigned looks;                   /* checks of an `out` that nothing is read from */
     uint64_t told_tail, told_matched; /* the tail and matched that the peer knows */
 };
-
-/* The peer has ended, or can no longer be reached. Its host reports whether it has died (heartbeat.h). */
-void tutti_remote_lose(tutti_channels *channel, const char *why);
-/* Takes connections that have been made, and makes one if there is data to send and no connection. */
-void tutti_remote_connect(tutti_channels *channel);
-/* Chooses the connection to send on; NULL: there is none yet. */
-tutti_pipe *tutti_remote_choose_out(const struct tutti_remote_channel *remote);
 
 #endif

@@ -8,11 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
+#include "bootstrap/base/fault.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/p2p/remote_channel.h"
 #include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 #include "kernels/copy.h"
 
 #define FRAGMENT_BYTES       ((size_t)32 << 10)
@@ -25,6 +27,48 @@
 #define PULLS_AT_ONCE        4
 #define RECORDS_AT_ONCE      256
 #define LOOKS_AT_ONCE        8 /* checks of channel directories of processes that have not written to us */
+
+/* ------------------------------------------------------------------------------------- reading a peer's memory
+ * In one copy (process_vm_readv), where the system permits it. This is checked once per channel, by reading a known
+ * value: the random id with which the peer has signed its block. That also detects a pid of another namespace, which
+ * belongs to another process here. The fault point "peer_read" makes the check fail.
+ */
+
+static bool read_memory(const tutti_peer *peer, uint64_t address, void *dst, size_t bytes) {
+    char *to = dst;
+    while (bytes > 0) {
+        struct iovec local = {.iov_base = to, .iov_len = bytes};
+        struct iovec remote = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
+        ssize_t got = process_vm_readv(peer->pid, &local, 1, &remote, 1, 0);
+        if (got <= 0) return false;
+        to += got;
+        address += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return true;
+}
+
+static bool probe(const tutti_channels *channel) {
+    const tutti_peer *peer = channel->peer;
+    uint64_t offset = (uint64_t)(channel->theirs->owner - (const uint8_t *)peer->base);
+    uint8_t owner[TUTTI_PROCESS_ID_BYTES];
+    return !tutti_fault("peer_read") && read_memory(peer, peer->remote_base + offset, owner, sizeof owner) &&
+           memcmp(owner, peer->id, sizeof owner) == 0;
+}
+
+/* Returns true if this process may read the peer's private memory. */
+static bool can_read(tutti_channels *channel) {
+    if (!channel->probed) channel->readable = probe(channel);
+    channel->probed = true;
+    return channel->readable;
+}
+
+/* Copies from it; false: the read failed, and will not be tried again. */
+static bool read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes) {
+    if (read_memory(channel->peer, address, dst, bytes)) return true;
+    channel->readable = false; /* it was permitted before: the memory is special, or the process has ended */
+    return false;
+}
 
 /* --------------------------------------------------------------------------------------------- answers */
 
@@ -218,7 +262,7 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
         return true;
     }
     bool last = request->moved + bytes == request->wanted;
-    return tutti_read_peer(request->channel, request->address + request->moved, dst, bytes) &&
+    return read_peer(request->channel, request->address + request->moved, dst, bytes) &&
            !(last && tutti_peer_ended(request->channel->peer)); /* its pid may belong to another process by now */
 }
 
@@ -255,7 +299,7 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
-    if (request->source != NULL || tutti_read_is_possible(channel)) tutti_transfer_pull(request);
+    if (request->source != NULL || can_read(channel)) tutti_transfer_pull(request);
     else ask(request);
 }
 

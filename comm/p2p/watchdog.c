@@ -59,7 +59,8 @@ static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t c
                  (int)comm->members[rank].process->pid, tutti_comm_job_rank(comm, rank, (char[40]){0}));
 }
 
-const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity) {
+/* "send of 8 bytes to rank 1 (host h, pid 7) ...". Returns `text`. */
+static const char *describe(const tutti_request *request, char *text, size_t capacity) {
     const tutti_comm *comm = request->port->comm;
     char rank[128], tag[32] = "any tag", moved[64] = "";
     describe_rank(comm, request->peer, rank, sizeof rank);
@@ -138,7 +139,7 @@ static tutti_request *first_deserted(const tutti_port *port) {
 void tutti_watch_fail_left(tutti_request *request, int rank) {
     const char *name = request->port->comm->name;
     char what[512], text[768];
-    tutti_watch_describe(request, what, sizeof what);
+    describe(request, what, sizeof what);
     if (rank == TUTTI_ANY_SOURCE)
         snprintf(text, sizeof text, "all other ranks have destroyed communicator \"%s\"; %s", name, what);
     else snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, name, what);
@@ -196,7 +197,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
     bool died = !process->remote || tutti_peer_ended(process);
     if (needed_rank(request) < 0 && !channel->broken && !died) return false;
     char what[512];
-    tutti_watch_describe(request, what, sizeof what);
+    describe(request, what, sizeof what);
     verdict->status = channel->broken ? TUTTI_ERR_DATA : TUTTI_ERR_PEER_DIED;
     if (channel->broken)
         snprintf(verdict->text, sizeof verdict->text, "messages from rank %d (host %s, pid %d) cannot be read: %s; %s",
@@ -225,7 +226,7 @@ static void report_stall(const tutti_request *request) {
     int rank = needed_rank(request);
     bool other = rank >= 0 && !request->port->comm->members[rank].process->self;
     tutti_log(TUTTI_LOG_WARN, "stalled for %lld ms: %s%s%s", (long long)(request->stall.spent_ns / TUTTI_NS_PER_MS),
-              tutti_watch_describe(request, what, sizeof what), other ? "; that process " : "",
+              describe(request, what, sizeof what), other ? "; that process " : "",
               other ? tutti_monitor_process_state(request->port->comm, rank) : "");
 }
 
@@ -246,7 +247,7 @@ static bool judge_clocks(tutti_request *request, tutti_verdict *verdict) {
     char what[512];
     verdict->status = TUTTI_ERR_TIMEOUT;
     snprintf(verdict->text, sizeof verdict->text, "%s; its deadline of %lld ms has passed",
-             tutti_watch_describe(request, what, sizeof what), (long long)timeout_ms);
+             describe(request, what, sizeof what), (long long)timeout_ms);
     return true;
 }
 

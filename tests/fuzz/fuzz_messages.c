@@ -70,7 +70,7 @@ static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
     tutti_channels *channel = s->remote.channels;
     struct tutti_remote_channel *remote = channel->remote;
     check(tutti_remote_equip(channel) == TUTTI_OK);
-    remote->made[TUTTI_REMOTE_OURS] = &s->pipe.pipe; /* as tutti_remote_connect does */
+    remote->made[TUTTI_REMOTE_OURS] = &s->pipe.pipe; /* as connect_if_needed() does */
     s->pipe.pipe.transport->recv(&s->pipe.pipe, &remote->in_frames[TUTTI_REMOTE_OURS], sizeof remote->in_frames[0]);
     return channel;
 }
