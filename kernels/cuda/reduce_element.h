@@ -52,10 +52,10 @@ typedef struct tutti_cuda_rule {
 /* ------------------------------------------------------------------------------------------------- floats */
 
 ELEMENT_INLINE float widen_bf16(uint16_t code) {
-    return element_float((uint32_t)code << 16);
+    return bits_float((uint32_t)code << 16);
 }
 ELEMENT_INLINE uint16_t narrow_bf16(float value) {
-    const uint32_t bits = element_bits(value), rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    const uint32_t bits = float_bits(value), rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 }
 ELEMENT_INLINE float widen_f32(float value) {

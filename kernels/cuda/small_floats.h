@@ -16,23 +16,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define ELEMENT_INLINE static __host__ __device__ __forceinline__
-#else
-#define ELEMENT_INLINE static inline __attribute__((always_inline))
-#endif
+#include "kernels/host/float_bits.h"
 
-ELEMENT_INLINE uint32_t element_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-ELEMENT_INLINE float element_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
+#define ELEMENT_INLINE REDUCE_INLINE
 
 /* -------------------------------------------------------------------------------------- integer arithmetic */
 
@@ -40,9 +26,9 @@ ELEMENT_INLINE float element_float(uint32_t bits) {
  * off by a power of two; so are subnormals. */
 ELEMENT_INLINE float element_widen(uint32_t code, int bits, int mantissa_bits, int bias, uint32_t special_from) {
     const uint32_t magnitude = code & ((1u << (bits - 1)) - 1), place = magnitude << (23 - mantissa_bits);
-    const float number = element_float(place) * element_float((uint32_t)(127 + 127 - bias) << 23);
+    const float number = bits_float(place) * bits_float((uint32_t)(127 + 127 - bias) << 23);
     const uint32_t special = 0x7f800000u | (place & 0x7fffffu);
-    return element_float((magnitude >= special_from ? special : element_bits(number)) | code >> (bits - 1) << 31);
+    return bits_float((magnitude >= special_from ? special : float_bits(number)) | code >> (bits - 1) << 31);
 }
 
 /* Rounds to nearest even; magnitudes from `overflow_at` on become `overflow_code`. */
@@ -50,10 +36,10 @@ ELEMENT_INLINE uint32_t element_narrow(float value, int bits, int mantissa_bits,
                                        uint32_t overflow_code, uint32_t nan_code) {
     const int shift = 23 - mantissa_bits;
     const uint32_t gap = (uint32_t)(127 - bias);
-    const uint32_t sign = element_bits(value) >> 31 << (bits - 1), magnitude = element_bits(value) & 0x7fffffffu;
+    const uint32_t sign = float_bits(value) >> 31 << (bits - 1), magnitude = float_bits(value) & 0x7fffffffu;
     /* Adding this power of two leaves the subnormal's mantissa, rounded, in the lowest bits. */
     const uint32_t magic = (gap + 24 - (uint32_t)mantissa_bits) << 23;
-    const uint32_t subnormal = element_bits(element_float(magnitude) + element_float(magic)) - magic;
+    const uint32_t subnormal = float_bits(bits_float(magnitude) + bits_float(magic)) - magic;
     const uint32_t odd = magnitude >> shift & 1;
     const uint32_t normal = (magnitude - (gap << 23) + (1u << (shift - 1)) - 1 + odd) >> shift;
     uint32_t code = magnitude < (gap + 1) << 23 ? subnormal : normal;
@@ -145,7 +131,7 @@ ELEMENT_INLINE float widen_f16(uint16_t code) {
 }
 ELEMENT_INLINE uint16_t narrow_f16(float value) {
 #if SMALL_FLOATS_16
-    const uint16_t nan = (uint16_t)(element_bits(value) >> 31 << 15 | 0x7e00u);
+    const uint16_t nan = (uint16_t)(float_bits(value) >> 31 << 15 | 0x7e00u);
     return value == value ? convert_to_f16(value) : nan;
 #else
     return (uint16_t)element_narrow(value, 16, 10, 15, 143u << 23, 0x7c00, 0x7e00);
@@ -175,7 +161,7 @@ ELEMENT_INLINE float widen_e4m3(uint8_t code) {
 }
 ELEMENT_INLINE uint8_t narrow_e4m3(float value) {
 #if SMALL_FLOATS_8
-    const uint8_t sign = (uint8_t)(element_bits(value) >> 31 << 7);
+    const uint8_t sign = (uint8_t)(float_bits(value) >> 31 << 7);
     return (uint8_t)(convert_to_e4m3_pair(value, 0) | sign);
 #else
     return (uint8_t)element_narrow(value, 8, 3, 7, 0x43e00000u, 0x7e, 0x7f);
@@ -219,7 +205,7 @@ ELEMENT_INLINE uint32_t infinite_e5m2(float value) {
 
 ELEMENT_INLINE uint8_t narrow_e5m2(float value) {
 #if SMALL_FLOATS_8
-    const uint8_t sign = (uint8_t)(element_bits(value) >> 31 << 7);
+    const uint8_t sign = (uint8_t)(float_bits(value) >> 31 << 7);
     return (uint8_t)((convert_to_e5m2_pair(value, 0) + infinite_e5m2(value)) | sign);
 #else
     return (uint8_t)element_narrow(value, 8, 2, 15, 143u << 23, 0x7c, 0x7f);

@@ -29,7 +29,7 @@ static inline uint32_t model_code(double number, int mantissa_bits, int least_ex
 static inline float convert_f16(uint16_t code) {
     const uint32_t magnitude = code & 0x7fffu;
     const double number = magnitude == 0x7c00 ? INFINITY : model_number(magnitude, 10, -14);
-    if (magnitude > 0x7c00) return element_float(0x7fffffffu);
+    if (magnitude > 0x7c00) return bits_float(0x7fffffffu);
     return (float)(code >> 15 ? -number : number);
 }
 

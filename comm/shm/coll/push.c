@@ -15,26 +15,19 @@
 #include <string.h>
 
 #include "bootstrap/base/fault.h"
+#include "comm/base/cacheline.h"
 #include "comm/base/slice.h"
 #include "comm/shm/coll/shared.h"
 
 /* One block of each rank fits into the first-level cache. */
 #define BLOCK_BYTES ((size_t)8 << 10)
 
-static inline void prefetch_to_write(const char *line) {
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*line)); /* the builtin would prefetch for reading */
-#else
-    __builtin_prefetch(line, /* write */ 1, /* locality */ 3);
-#endif
-}
-
 /* `offset`: start of a block in my slice, which ends at `end`. */
 static void prefetch_block(const tutti_comm *comm, size_t offset, size_t end) {
     size_t stop = tutti_min_size(offset + BLOCK_BYTES, end);
     for (int rank = 0; rank < comm->nranks; rank++)
         for (size_t i = offset; i < stop && rank != comm->rank; i += TUTTI_CACHE_LINE)
-            prefetch_to_write(comm->buffers[rank] + i);
+            tutti_prefetch_to_write(comm->buffers[rank] + i);
 }
 
 /* All ranks overwrite their inputs: comm->views are comm->buffers plus `offset`. */
