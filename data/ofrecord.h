@@ -43,9 +43,6 @@ typedef struct tutti_ofrecord_span {
  * that are unknown, or have an unexpected wire type, are skipped.
  */
 
-/* Finds the entry of the feature `name` in a record; the last, if there are several. data NULL: there is none. */
-tutti_status tutti_ofrecord_find(tutti_ofrecord_span record, const char *name, tutti_ofrecord_span *entry_out);
-
 /* Iterates over entries, in the order of the message: *at begins at 0; data NULL: there are no more. */
 tutti_status tutti_ofrecord_next(tutti_ofrecord_span record, size_t *at, tutti_ofrecord_span *entry_out,
                                  tutti_ofrecord_span *key_out);

@@ -152,7 +152,8 @@ tutti_status tutti_ofrecord_next(tutti_ofrecord_span record, size_t *at, tutti_o
     return TUTTI_OK;
 }
 
-tutti_status tutti_ofrecord_find(tutti_ofrecord_span record, const char *name, tutti_ofrecord_span *entry_out) {
+/* Finds the entry of the feature `name` in a record; the last, if there are several. data NULL: there is none. */
+static tutti_status find(tutti_ofrecord_span record, const char *name, tutti_ofrecord_span *entry_out) {
     tutti_ofrecord_span entry, key, found = {NULL, 0};
     const size_t bytes = strlen(name);
     for (size_t at = 0;;) {
@@ -341,7 +342,7 @@ tutti_status tutti_ofrecord_decode(tutti_ofrecord_span record, const tutti_ofrec
     const size_t count = tutti_ofrecord_blob_count(blob);
     tutti_ofrecord_span entry;
     tutti_ofrecord_values values = {.capacity = count, .reals = scratch, .integers = scratch};
-    TUTTI_TRY(tutti_ofrecord_find(record, blob->name, &entry));
+    TUTTI_TRY(find(record, blob->name, &entry));
     if (entry.data == NULL) return fail_missing(record, blob);
     TUTTI_TRY(tutti_ofrecord_read_entry(record, entry, &values));
     if (values.kind == TUTTI_OFRECORD_BYTES) return decode_bytes(&values, blob, count, dst);

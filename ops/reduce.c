@@ -157,11 +157,11 @@ static tutti_status run_sum_to(const tutti_ops_call *call) {
     return reduce(call, TUTTI_SUM, dims);
 }
 
-const tutti_ops_row tutti_ops_row_sum_to = {
+static const tutti_ops_row row_sum_to = {
     .name = "sum_to", .linear = {1}, .ns_per_point = 1, .place = place_sum_to, .run = run_sum_to};
 
 tutti_status tutti_ops_sum_to(const tutti_tensor *x, const tutti_layout *target, tutti_tensor **y_out) {
-    tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_sum_to, .ninputs = 1, .inputs = {x}, .target = target);
+    tutti_ops_call call = TUTTI_OPS_CALL(&row_sum_to, .ninputs = 1, .inputs = {x}, .target = target);
     return tutti_ops_run(&call, y_out);
 }
 

@@ -12,7 +12,7 @@ typedef struct tutti_ops_reduction {
 } tutti_ops_reduction;
 
 extern const tutti_ops_row tutti_ops_row_reduce_sum, tutti_ops_row_reduce_mean, tutti_ops_row_reduce_min,
-    tutti_ops_row_reduce_max, tutti_ops_row_expand, tutti_ops_row_sum_to;
+    tutti_ops_row_reduce_max, tutti_ops_row_expand;
 
 /* y = x summed to the target's shape, which must broadcast to that of x. */
 tutti_status tutti_ops_sum_to(const tutti_tensor *x, const tutti_layout *target, tutti_tensor **y_out);

@@ -41,7 +41,9 @@ static void set_parts(const tutti_tiling *tiling, const int parts[TUTTI_MOST_DIM
     }
 }
 
-int tutti_transfer_owner(const tutti_transfer *transfer, const int parts[TUTTI_MOST_DIMS], int dst_index) {
+/* The index, in the source's placement, of the rank from which the dst_index-th rank of the target gets its part of
+ * the box with these parts. */
+static int owner_of(const tutti_transfer *transfer, const int parts[TUTTI_MOST_DIMS], int dst_index) {
     const tutti_tiling *src = transfer->src;
     const tutti_placement *from = src->placement, *to = transfer->dst->placement;
     int coordinates[TUTTI_MOST_AXES] = {0};
@@ -247,7 +249,7 @@ bool tutti_transfer_gives(const tutti_transfer *transfer, int src_index, int dst
     int parts[TUTTI_MOST_DIMS];
     if (transfer->wants != NULL && !transfer->wants[dst_index]) return false;
     tutti_tiling_parts(transfer->src, src_index, parts);
-    return tutti_transfer_owner(transfer, parts, dst_index) == src_index && meet(transfer, src_index, dst_index);
+    return owner_of(transfer, parts, dst_index) == src_index && meet(transfer, src_index, dst_index);
 }
 
 void tutti_blocks_free(tutti_blocks *blocks) {

@@ -40,9 +40,6 @@ typedef struct tutti_transfer {
     size_t element_bytes;
 } tutti_transfer;
 
-/* The index, in the source's placement, of the rank from which the dst_index-th rank of the target gets its part of
- * the box with these parts. */
-int tutti_transfer_owner(const tutti_transfer *transfer, const int parts[TUTTI_MOST_DIMS], int dst_index);
 /* True when the src_index-th rank of the source sends anything to the dst_index-th rank of the target, which may be
  * the same rank. */
 bool tutti_transfer_gives(const tutti_transfer *transfer, int src_index, int dst_index);

@@ -114,13 +114,6 @@ bool tutti_region_intersect(const tutti_region *a, const tutti_region *b, tutti_
     return true;
 }
 
-bool tutti_region_holds(const tutti_region *outer, const tutti_region *inner) {
-    if (tutti_region_elements(inner) == 0) return true;
-    for (int d = 0; d < outer->ndims; d++)
-        if (inner->first[d] < outer->first[d] || inner->end[d] > outer->end[d]) return false;
-    return true;
-}
-
 bool tutti_tiling_is_split(const tutti_tiling *tiling, int axis) {
     for (int d = 0; d < tiling->ndims; d++)
         for (int i = 0; i < tiling->nsplits[d]; i++)
@@ -140,19 +133,14 @@ void tutti_tiling_parts(const tutti_tiling *tiling, int index, int parts[TUTTI_M
     }
 }
 
-void tutti_tiling_region_of_parts(const tutti_tiling *tiling, const int parts[TUTTI_MOST_DIMS],
-                                  tutti_region *region_out) {
+void tutti_tiling_region(const tutti_tiling *tiling, int index, tutti_region *region_out) {
+    int parts[TUTTI_MOST_DIMS];
+    tutti_tiling_parts(tiling, index, parts);
     region_out->ndims = tiling->ndims;
     for (int d = 0; d < tiling->ndims; d++) {
         region_out->first[d] = offset_of(tiling, d, parts[d]);
         region_out->end[d] = offset_of(tiling, d, parts[d] + 1);
     }
-}
-
-void tutti_tiling_region(const tutti_tiling *tiling, int index, tutti_region *region_out) {
-    int parts[TUTTI_MOST_DIMS];
-    tutti_tiling_parts(tiling, index, parts);
-    tutti_tiling_region_of_parts(tiling, parts, region_out);
 }
 
 bool tutti_tiling_is_equal(const tutti_tiling *a, const tutti_tiling *b) {

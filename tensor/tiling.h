@@ -51,15 +51,12 @@ int64_t tutti_tiling_elements(const tutti_tiling *tiling);
 int64_t tutti_region_elements(const tutti_region *region);
 /* Returns false and writes nothing where the two have no element in common. */
 bool tutti_region_intersect(const tutti_region *a, const tutti_region *b, tutti_region *common_out);
-bool tutti_region_holds(const tutti_region *outer, const tutti_region *inner);
 
 /* True when the axis splits any dimension. */
 bool tutti_tiling_is_split(const tutti_tiling *tiling, int axis);
 /* The part of each dimension that the index-th rank of the placement has, and its box. */
 void tutti_tiling_parts(const tutti_tiling *tiling, int index, int parts[TUTTI_MOST_DIMS]);
 void tutti_tiling_region(const tutti_tiling *tiling, int index, tutti_region *region_out);
-void tutti_tiling_region_of_parts(const tutti_tiling *tiling, const int parts[TUTTI_MOST_DIMS],
-                                  tutti_region *region_out);
 /* True for the same boxes on the same ranks. */
 bool tutti_tiling_is_equal(const tutti_tiling *a, const tutti_tiling *b);
 

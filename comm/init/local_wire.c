@@ -20,8 +20,9 @@ typedef union control {
     struct cmsghdr align;
 } control;
 
-tutti_status tutti_local_wire_wait(int fd, short events, tutti_deadline *deadline, const char *what) {
-    struct pollfd waited = {.fd = fd, .events = events};
+/* Waits for data; errors name `what` as the thing waited for. */
+static tutti_status wait_for(int fd, tutti_deadline *deadline, const char *what) {
+    struct pollfd waited = {.fd = fd, .events = POLLIN};
     for (;;) {
         if (tutti_deadline_passed(deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT, "no %s before the deadline (TUTTI_CONNECT_TIMEOUT_MS)", what);
@@ -86,7 +87,7 @@ tutti_status tutti_local_wire_receive(int fd, void *data, size_t bytes, int *fds
     struct iovec part = {.iov_base = data, .iov_len = bytes};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = beside.bytes, .msg_controllen = sizeof beside.bytes};
-    TUTTI_TRY(tutti_local_wire_wait(fd, POLLIN, deadline, what));
+    TUTTI_TRY(wait_for(fd, deadline, what));
     ssize_t got;
     do got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     while (got < 0 &&

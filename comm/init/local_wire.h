@@ -10,8 +10,6 @@
 /* Most descriptors attached to one message; the kernel allows 253. */
 #define TUTTI_LOCAL_WIRE_FDS 64
 
-/* Waits until the socket is ready for `events` (poll(2)); errors name `what` as the thing waited for. */
-tutti_status tutti_local_wire_wait(int fd, short events, tutti_deadline *deadline, const char *what);
 /* Waits while too many descriptors are in flight. Fails with TUTTI_ERR_PEER_DIED if the other side has closed the
  * connection. */
 tutti_status tutti_local_wire_send(int fd, const void *data, size_t bytes, const int *fds, int nfds,

@@ -51,10 +51,8 @@ tutti_status tutti_work_own_arrays(const tutti_comm *comm, tutti_work *work);
 /* Ends the work with a status and, for failures, this thread's error text. Must be called once. Wakes waiters and
  * starts the callback. */
 void tutti_work_end(tutti_work *work, tutti_status status);
-/* Waits, and meanwhile drives point to point and runs queued operations. */
-tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline);
-/* The same for a blocking call, whose buffers must be free when it returns: an interrupt breaks the communicator,
- * which ends the work. Returns the status of the work. */
+/* Waits, and meanwhile drives point to point and runs queued operations. For a blocking call, whose buffers must be
+ * free when it returns: an interrupt breaks the communicator, which ends the work. Returns the status of the work. */
 tutti_status tutti_work_finish(tutti_work *work);
 
 tutti_status tutti_queue_create(tutti_comm *comm);

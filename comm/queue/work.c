@@ -164,7 +164,7 @@ static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline) {
+static tutti_status wait_until_done(tutti_work *work, tutti_deadline *deadline) {
     tutti_hooks.channel_attend(1);
     if (work->streamed) tutti_hooks.stream_attend(1);
     tutti_status status = attend(work, deadline);
@@ -183,7 +183,7 @@ tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
     if (!tutti_work_done(work)) {
         tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
         tutti_work_retain(work);
-        tutti_status status = timeout_ms == 0 ? TUTTI_NOT_YET : tutti_work_wait_until_done(work, &deadline);
+        tutti_status status = timeout_ms == 0 ? TUTTI_NOT_YET : wait_until_done(work, &deadline);
         bool done = tutti_work_done(work);
         tutti_work_free(work);
         if (status != TUTTI_OK && !done) return status;
@@ -193,7 +193,7 @@ tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
 
 tutti_status tutti_work_finish(tutti_work *work) {
     tutti_deadline never = tutti_deadline_after_ms(-1);
-    while (tutti_work_wait_until_done(work, &never) != TUTTI_OK) tutti_comm_break(work->comm, TUTTI_ERR_INTERRUPTED);
+    while (wait_until_done(work, &never) != TUTTI_OK) tutti_comm_break(work->comm, TUTTI_ERR_INTERRUPTED);
     return outcome(work);
 }
 

@@ -362,10 +362,6 @@ static void copy_box(const tutti_parameter *parameter, bool to_part, float *dst,
     tutti_box_run(&copy, dst + (to_part ? 0 : first), src + (to_part ? first : 0));
 }
 
-void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, const float *whole) {
-    copy_box(parameter, true, part, whole);
-}
-
 static void initialize_weights(const tutti_model *model, const tutti_node *node, uint64_t seed, size_t count,
                                float *data) {
     /* The standard deviation of a standard normal distribution that is cut off at two standard deviations. */
@@ -416,7 +412,7 @@ static tutti_status initialize_part(const tutti_model *model, const tutti_node *
     if (whole != NULL && part != NULL) {
         initialize_whole(model, node, which, seed, count, drawn);
         status = kernels->download(model->compute, whole, drawn, count * sizeof *whole);
-        tutti_parameter_copy_box(parameter, part, whole);
+        copy_box(parameter, true, part, whole);
         kernels->upload(model->compute, parameter->data, part, parameter->count * sizeof *part);
     }
     free(whole), free(part);

@@ -112,8 +112,6 @@ int tutti_model_classes(const tutti_model *model);
 /* The part of the last node in a model that is cut: the samples of the logits, and the first of them in the batch
  * of all ranks. */
 const tutti_part *tutti_model_output_part(const tutti_model *model);
-/* Copies this rank's box out of a whole parameter; both are on the host. */
-void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, const float *whole);
 /* Elements of the whole parameter: all ranks' parts together. */
 size_t tutti_parameter_whole_count(const tutti_parameter *parameter);
 /* The sum over the layers, for the forward pass of one sample; work that several ranks repeat counts each time. */

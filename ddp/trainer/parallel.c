@@ -392,10 +392,6 @@ tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_n
     return run(compute, node->layer->name, node->part->backward, &node->part->tensors[2]);
 }
 
-void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes) {
-    tutti_sbp_format(sbp, parallel->strategy->naxes, text, bytes);
-}
-
 int tutti_parallel_norm_parts(const tutti_model *model, int nranks) {
     int most = 0;
     for (int i = 1; i < model->nnodes; i++) {

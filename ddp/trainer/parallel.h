@@ -58,9 +58,6 @@ tutti_shape tutti_parallel_seen_by(const tutti_node *whole);
 void tutti_parallel_choose_bias(const tutti_strategy *mesh, const tutti_node *whole, const tutti_node *reader,
                                 const tutti_part *next, tutti_part *part);
 
-/* Formats the layout of an activation for --explain: "S0,B". */
-void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes);
-
 /* The number of parts of a batch for which batch norm computes separate statistics, if a model that is not cut runs
  * on `nranks` ranks; 0: there is no batch norm. */
 int tutti_parallel_norm_parts(const tutti_model *model, int nranks);

@@ -86,7 +86,8 @@ static bool is_pairwise(const tutti_rail_vector *vector, int nsrcs) {
     return nsrcs > 3 && sums && is_exact_type; /* with up to three inputs the two orders are the same */
 }
 
-void tutti_rail_sum(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs, size_t bytes) {
+/* tutti_rail_reduce_now in the order of sums on rails: srcs are the inputs of all n ranks. */
+static void sum(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs, size_t bytes) {
     if (!is_pairwise(vector, nsrcs)) {
         tutti_rail_reduce_now(vector, dst, srcs, nsrcs, bytes);
         return;
@@ -133,7 +134,7 @@ tutti_status tutti_rail_move(const tutti_rail_call *call, tutti_link_part *parts
 bool tutti_rail_add_some(void *adding) {
     tutti_rail_adding *a = adding;
     size_t bytes = tutti_min_size(ADDED_BYTES, a->left);
-    if (bytes > 0) tutti_rail_sum(a->vector, a->dst, a->views, a->nviews, bytes);
+    if (bytes > 0) sum(a->vector, a->dst, a->views, a->nviews, bytes);
     for (int i = 0; i < a->nviews; i++) a->views[i] = (const char *)a->views[i] + bytes;
     a->dst += bytes;
     a->left -= bytes;

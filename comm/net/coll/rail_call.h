@@ -82,8 +82,6 @@ static inline int tutti_rail_rank_of(tutti_rail_pairs pairs, int member) {
 /* dst = srcs[0] op srcs[1] ..., from the first to the last; avg divides the result. */
 void tutti_rail_reduce_now(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs,
                            size_t bytes);
-/* The same, in the order of sums on rails: srcs are the inputs of all n ranks. */
-void tutti_rail_sum(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs, size_t bytes);
 /* tutti_rail_fold_of: the reduction for links, which is a sum for avg; tutti_rail_divide then divides, once. */
 tutti_fold tutti_rail_fold_of(const tutti_rail_vector *vector);
 void tutti_rail_divide(const tutti_rail_vector *vector, void *data, size_t bytes);

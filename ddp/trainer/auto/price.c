@@ -218,7 +218,8 @@ static int states_of(const tutti_prices *prices) {
     return tutti_update_find(prices->setup.optimizer)->nstates;
 }
 
-double tutti_prices_reduce(tutti_prices *prices, unsigned axes, double count) {
+/* Microseconds to sum the gradients of `count` elements over the ranks of these axes. */
+static double reduce(tutti_prices *prices, unsigned axes, double count) {
     const double all = prices->trained;
     if (axes == 0 || !prices->measured) return 0;
     if (prices->reduce_us[axes] < 0) prices->reduce_us[axes] = tutti_edges_reduction(prices, axes, all) / all;
@@ -241,7 +242,7 @@ static void add_parameter(tutti_prices *prices, const uint8_t *splits, double co
     }
     for (int a = 0; a < prices->mesh->naxes; a++)
         if ((axes_of(prices, splits) >> a & 1) != 0) ranks *= prices->mesh->sizes[a];
-    price->gradient_us += tutti_prices_reduce(prices, axes_of(prices, splits), count);
+    price->gradient_us += reduce(prices, axes_of(prices, splits), count);
     const double sharers = prices->setup.zero ? ranks : 1; /* ranks that share the optimizer's state and work */
     price->update_us += count * update_us(prices) / sharers;
     price->bytes += sizeof(float) * count * (2 + states_of(prices) / sharers);

@@ -86,9 +86,6 @@ tutti_price tutti_prices_layer(tutti_prices *prices, int whole, const uint8_t *s
 /* `splits`: by node; only those of `whole` and of its readers are used. */
 tutti_price tutti_prices_output(tutti_prices *prices, int whole, const uint8_t *const *splits);
 
-/* Microseconds to sum the gradients of `count` elements over the ranks of these axes. */
-double tutti_prices_reduce(tutti_prices *prices, unsigned axes, double count);
-
 /* The sum that a search minimizes. */
 double tutti_prices_sum(const tutti_prices *prices, const tutti_price *price);
 
