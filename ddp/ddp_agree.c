@@ -132,7 +132,7 @@ tutti_status tutti_ddp_agree_on_success(tutti_comm *comm, const char *call, tutt
 
 tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local) {
     const int nranks = tutti_comm_size(ddp->comm);
-    model_record *records = calloc((size_t)nranks, sizeof *records);
+    model_record *records = calloc((unsigned)nranks, sizeof *records);
     if (!records && local == TUTTI_OK)
         local = tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for %d records", nranks);
     tutti_status status = tutti_ddp_agree_on_success(ddp->comm, "tutti_ddp_create", local);
