@@ -2,7 +2,7 @@
  * A GPU's compute (kernels/kernels.h): its stream, its failures, and what its kernels share.
  *
  * compute.c opens and closes computes, holds their memory and the table; recording.c records steps; gemm.c multiplies
- * matrices with cuBLAS; the other files are kernels, which use C++ only as far as launching them needs it. All work
+ * matrices with cuBLAS; the folders below hold kernels, which use C++ only as far as launching them needs it. All work
  * enqueued here goes into one stream, in the order of the calls.
  */
 #ifndef TUTTI_KERNELS_CUDA_COMPUTE_H

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce/launch.h"
 #include "kernels/cuda/state.h"
 
 #define MOST_DEVICES 1024

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/compute.h"
-#include "kernels/cuda/op_kernels.h"
+#include "kernels/cuda/operators/op_kernels.h"
 #include "kernels/cuda/state.h"
 
 const tutti_module_host *tutti_cuda_host;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce/launch.h"
 #include "kernels/cuda/state.h"
 
 static cudaStream_t native(tutti_stream stream) {

@@ -2,8 +2,8 @@
  * The work of streams: copies by the copy engines, reductions, many small copies and copies of boxes by kernels.
  */
 #include "bootstrap/base/common.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/reduce/launch.h"
+#include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/state.h"
 
 _Static_assert(TUTTI_CUDA_MOST_BUFFERS == TUTTI_DEVICE_MOST_BUFFERS,

@@ -10,7 +10,7 @@
 
 #include "bootstrap/base/status.h"
 #include "kernels/cuda/compute.h"
-#include "kernels/cuda/op_kernels.h"
+#include "kernels/cuda/operators/op_kernels.h"
 #include "tests/support/emulated/enqueue.h"
 
 static const tutti_operators *const gpu = &tutti_cuda_operators;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/op_kernels.h"
+#include "kernels/cuda/operators/op_kernels.h"
 #include "tests/kernels/arrays.h"
 #include "tests/support/reference.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels/gemm.h"
-#include "kernels/host/conv_library.h"
+#include "kernels/host/layers/conv_library.h"
 #include "kernels/random.h"
 
 /* Sums of up to some 10^4 products of values below 1: 2^-24 * sqrt(10^4), with a wide margin. */

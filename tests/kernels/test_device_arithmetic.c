@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/reduce/reduce.h"
 #include "kernels/reduce.h"
 #include "tests/support/reduce_threads.h"
 #include "tests/support/reference.h"

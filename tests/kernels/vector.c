@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/host/op_vector.h"
+#include "kernels/host/vector/op_vector.h"
 #include "kernels/random.h"
 #include "tests/kernels/arrays.h"
 #include "tests/support/reference.h"

@@ -20,7 +20,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
     return result;
 }
 
-#include "kernels/cuda/box_kernels.h"
+#include "kernels/cuda/reduce/box_kernels.h"
 #include "tests/support/box_threads.h"
 
 /* Addresses are the host's. */

@@ -4,7 +4,7 @@
 #ifndef TUTTI_TESTS_BOX_THREADS_H
 #define TUTTI_TESTS_BOX_THREADS_H
 
-#include "kernels/cuda/box_plan.h"
+#include "kernels/cuda/reduce/box_plan.h"
 
 #ifdef __cplusplus
 extern "C" {

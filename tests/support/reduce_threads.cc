@@ -20,7 +20,7 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 static void __threadfence_system() {}
 
-#include "kernels/cuda/reduce_kernels.h"
+#include "kernels/cuda/reduce/reduce_kernels.h"
 
 template <class Kernel, class Argument> static void run(Kernel kernel, const Argument &argument, dim3 grid) {
     gridDim = grid;

@@ -4,7 +4,7 @@
 #ifndef TUTTI_TESTS_REDUCE_THREADS_H
 #define TUTTI_TESTS_REDUCE_THREADS_H
 
-#include "kernels/cuda/reduce_plan.h"
+#include "kernels/cuda/reduce/reduce_plan.h"
 
 #ifdef __cplusplus
 extern "C" {

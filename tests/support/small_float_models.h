@@ -1,7 +1,7 @@
 /*
  * What a GPU's instructions that convert small floats do, after NVIDIA's description of them (PTX ISA, cvt), for kernels that are
- * compiled for the host: kernels/cuda/small_floats.h then takes the way of a GPU of compute capability 8.9 and newer. The
- * numbers come from doubles here, not from bits, so that they have nothing in common with the arithmetic they stand in for.
+ * compiled for the host: kernels/cuda/reduce/small_floats.h then takes the way of a GPU of compute capability 8.9 and
+ * newer. The numbers come from doubles here, not from bits, so that they have nothing in common with the arithmetic they stand in for.
  */
 #ifndef TUTTI_TESTS_SMALL_FLOAT_MODELS_H
 #define TUTTI_TESTS_SMALL_FLOAT_MODELS_H

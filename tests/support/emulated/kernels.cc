@@ -3,14 +3,14 @@
  */
 #include "kernels/cuda/grid.h"
 
-#include "kernels/cuda/bias.cu"
-#include "kernels/cuda/elements.cu"
-#include "kernels/cuda/loss.cu"
-#include "kernels/cuda/loss_parts.cu"
-#include "kernels/cuda/norm.cu"
-#include "kernels/cuda/optimizer.cu"
-#include "kernels/cuda/random.cu"
-#include "kernels/cuda/windows.cu"
+#include "kernels/cuda/layers/bias.cu"
+#include "kernels/cuda/layers/elements.cu"
+#include "kernels/cuda/layers/loss.cu"
+#include "kernels/cuda/layers/loss_parts.cu"
+#include "kernels/cuda/layers/norm.cu"
+#include "kernels/cuda/layers/optimizer.cu"
+#include "kernels/cuda/layers/random.cu"
+#include "kernels/cuda/layers/windows.cu"
 
 static piece_list reach(piece_list list) {
     for (int i = 0; i < list.npieces; i++) {
