@@ -5,7 +5,7 @@
 #ifndef TUTTI_TRAINER_CHECK_PARAMETERS_H
 #define TUTTI_TRAINER_CHECK_PARAMETERS_H
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 /* Collective over `comm`, which contains all of the model's ranks. A difference is an error on all of them. The
  * ranks that hold the parameter name the rank that differs from the majority, or of two ranks the lower one. */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "ddp/trainer/gradients.h"
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 
 typedef struct tutti_explanation {
     const tutti_model *model;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 
 /* ------------------------------------------------------------------------------------------ the groups */
 

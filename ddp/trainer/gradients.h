@@ -8,7 +8,7 @@
 
 #include <tutti/ddp.h>
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 typedef struct tutti_gradient_group {
     unsigned axes; /* of the placement */

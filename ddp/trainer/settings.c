@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "ddp/trainer/layers.h"
-#include "ddp/trainer/loss.h"
+#include "ddp/trainer/layers/layers.h"
+#include "ddp/trainer/layers/loss.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/update.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 
 /* The first finish lays the buckets out again; libraries initialize at first use. */
 #define STEPS_BEFORE_RECORDING 2

@@ -16,8 +16,8 @@
 #include <tutti/data.h>
 
 #include "ddp/trainer/gradients.h"
-#include "ddp/trainer/loss.h"
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/loss.h"
+#include "ddp/trainer/layers/model.h"
 #include "ddp/trainer/update.h"
 
 typedef struct tutti_step_setup {

@@ -8,10 +8,10 @@
 
 #include "ddp/trainer/auto/auto.h"
 #include "ddp/trainer/callbacks.h"
-#include "ddp/trainer/checkpoint.h"
+#include "ddp/trainer/checkpoint/checkpoint.h"
 #include "ddp/trainer/input.h"
-#include "ddp/trainer/model.h"
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/model.h"
+#include "ddp/trainer/layers/parallel.h"
 #include "ddp/trainer/step.h"
 #include "ddp/trainer/update.h"
 

@@ -9,7 +9,7 @@
 #include <tutti/tensor.h>
 
 #include "ddp/trainer/auto/batches.h"
-#include "ddp/trainer/freeze.h"
+#include "ddp/trainer/layers/freeze.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/settings.h"
 #include "ddp/trainer/stop.h"

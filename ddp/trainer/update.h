@@ -6,7 +6,7 @@
 
 #include <tutti/ddp.h>
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 #define TUTTI_UPDATE_STATES 2
 

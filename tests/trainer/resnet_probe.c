@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ddp/trainer/checkpoint/safetensors.h"
 #include "ddp/trainer/models/models.h"
-#include "ddp/trainer/safetensors.h"
 #include "kernels/gemm.h"
 
 typedef struct probe {

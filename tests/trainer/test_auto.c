@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "ddp/trainer/auto/auto.h"
-#include "ddp/trainer/freeze.h"
+#include "ddp/trainer/layers/freeze.h"
 #include "ddp/trainer/models/models.h"
 #include "kernels/random.h"
 #include "tests/support/ranks.h"

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ddp/trainer/checkpoint.h"
+#include "ddp/trainer/checkpoint/checkpoint.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
 #include "ddp/trainer/models/models.h"
-#include "ddp/trainer/safetensors.h"
 #include "tests/support/training.h"
 
 static char folder[FILES_PATH_BYTES];

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ddp/trainer/safetensors.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
 #include "tests/support/training_run.h"
 
 static char folder[FILES_PATH_BYTES], checkpoints[FILES_PATH_BYTES];

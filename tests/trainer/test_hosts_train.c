@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ddp/trainer/safetensors.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
 #include "tests/support/files.h"
 #include "tests/support/hosts.h"
 #include "tests/support/shell.h"

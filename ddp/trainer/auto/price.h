@@ -19,7 +19,7 @@
 #define TUTTI_TRAINER_PRICE_H
 
 #include "ddp/trainer/auto/pieces.h"
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 
 #define TUTTI_PRICE_CHOICES 64 /* strategies of a layer on three axes */
 

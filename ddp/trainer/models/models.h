@@ -4,7 +4,7 @@
 #ifndef TUTTI_TRAINER_MODELS_H
 #define TUTTI_TRAINER_MODELS_H
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 typedef struct tutti_models_options {
     int classes;

@@ -12,8 +12,8 @@
 
 #include <tutti/ddp.h>
 
-#include "ddp/trainer/model.h"
-#include "ddp/trainer/safetensors.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
+#include "ddp/trainer/layers/model.h"
 
 typedef struct tutti_checkpoint_part {
     int64_t offset; /* offset of the tensor's first byte in the file */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ddp/trainer/safetensors.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
 
 #define PATH_BYTES   4096
 #define LENGTH_BYTES 8

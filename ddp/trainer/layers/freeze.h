@@ -6,7 +6,7 @@
 #ifndef TUTTI_TRAINER_FREEZE_H
 #define TUTTI_TRAINER_FREEZE_H
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 /* Freezes the parameters whose names ("conv1.weight") begin with one of the prefixes. A prefix that matches no
  * parameter is an error that names it. Freezing all parameters is an error, too. */

@@ -1,7 +1,7 @@
 /*
  * Freezes parameters of a list of layers.
  */
-#include "ddp/trainer/freeze.h"
+#include "ddp/trainer/layers/freeze.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #ifndef TUTTI_TRAINER_MEMORY_PLAN_H
 #define TUTTI_TRAINER_MEMORY_PLAN_H
 
-#include "ddp/trainer/layers.h"
+#include "ddp/trainer/layers/layers.h"
 
 typedef struct tutti_buffer {
     float **where; /* the node's member that receives its address */

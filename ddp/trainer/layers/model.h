@@ -10,8 +10,8 @@
 #ifndef TUTTI_TRAINER_MODEL_H
 #define TUTTI_TRAINER_MODEL_H
 
-#include "ddp/trainer/layers.h"
-#include "ddp/trainer/memory_plan.h"
+#include "ddp/trainer/layers/layers.h"
+#include "ddp/trainer/layers/memory_plan.h"
 
 #define TUTTI_MODEL_LAYERS     TUTTI_TRAIN_LAYERS
 #define TUTTI_MODEL_NAME_BYTES 64

@@ -17,8 +17,8 @@
 #ifndef TUTTI_TRAINER_PARALLEL_H
 #define TUTTI_TRAINER_PARALLEL_H
 
-#include "ddp/trainer/model.h"
-#include "ddp/trainer/strategy.h"
+#include "ddp/trainer/layers/model.h"
+#include "ddp/trainer/layers/strategy.h"
 
 typedef struct tutti_parallel {
     tutti_comm *comm;           /* the job's */

@@ -1,7 +1,7 @@
 /*
  * Meshes, the strategies of modes, and strategy files.
  */
-#include "ddp/trainer/strategy.h"
+#include "ddp/trainer/layers/strategy.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -15,7 +15,7 @@
 
 #include <tutti/tensor.h>
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 typedef enum tutti_parallel_mode {
     TUTTI_MODE_STAND_ALONE, /* each rank trains alone */

@@ -14,9 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ddp/trainer/checkpoint.h"
-#include "ddp/trainer/checkpoint_parts.h"
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/checkpoint/checkpoint.h"
+#include "ddp/trainer/checkpoint/checkpoint_parts.h"
+#include "ddp/trainer/layers/parallel.h"
 
 #define PATH_BYTES TUTTI_CHECKPOINT_PATH_BYTES
 #define TEXT_BYTES TUTTI_CHECKPOINT_TEXT_BYTES

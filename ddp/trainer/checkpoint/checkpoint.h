@@ -22,8 +22,8 @@
 
 #include <stdbool.h>
 
-#include "ddp/trainer/model.h"
-#include "ddp/trainer/safetensors.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
+#include "ddp/trainer/layers/model.h"
 #include "ddp/trainer/update.h"
 
 /* The position of a run. */

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ddp/trainer/safetensors.h"
+#include "ddp/trainer/checkpoint/safetensors.h"
 
 #define HEADER_BYTES_MOST (16 << 20)
 #define LENGTH_BYTES      8

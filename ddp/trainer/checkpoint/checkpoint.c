@@ -1,7 +1,7 @@
 /*
  * Folders with checkpoints, and reading checkpoints. checkpoint_save.c writes them.
  */
-#include "ddp/trainer/checkpoint.h"
+#include "ddp/trainer/checkpoint/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ddp/trainer/checkpoint_parts.h"
+#include "ddp/trainer/checkpoint/checkpoint_parts.h"
 
 #define PATH_BYTES TUTTI_CHECKPOINT_PATH_BYTES
 

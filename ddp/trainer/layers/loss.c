@@ -1,14 +1,14 @@
 /*
  * Both losses.
  */
-#include "ddp/trainer/loss.h"
+#include "ddp/trainer/layers/loss.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ddp/trainer/callbacks.h"
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 
 bool tutti_loss_is_expanded(const tutti_train_options *options) {
     return strcmp(options->loss, "softmax_cross_entropy_expand") == 0;

@@ -1,7 +1,7 @@
 /*
  * Makes this rank's parts from whole layers, with redistributions between them.
  */
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

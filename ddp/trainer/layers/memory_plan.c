@@ -1,7 +1,7 @@
 /*
  * Lifetimes of a model's buffers, and their offsets.
  */
-#include "ddp/trainer/memory_plan.h"
+#include "ddp/trainer/layers/memory_plan.h"
 
 #include <stdlib.h>
 

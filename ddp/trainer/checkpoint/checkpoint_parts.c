@@ -1,7 +1,7 @@
 /*
  * Copies ranges of boxes between memory, a file and rank 0.
  */
-#include "ddp/trainer/checkpoint_parts.h"
+#include "ddp/trainer/checkpoint/checkpoint_parts.h"
 
 #include <errno.h>
 #include <inttypes.h>

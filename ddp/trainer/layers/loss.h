@@ -10,7 +10,7 @@
 #ifndef TUTTI_TRAINER_LOSS_H
 #define TUTTI_TRAINER_LOSS_H
 
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 #define TUTTI_LOSS_NAMES "softmax_cross_entropy|softmax_cross_entropy_expand"
 

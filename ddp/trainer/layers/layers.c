@@ -1,7 +1,7 @@
 /*
  * The table of layers: each row binds a kind to its kernels.
  */
-#include "ddp/trainer/layers.h"
+#include "ddp/trainer/layers/layers.h"
 
 static tutti_layer_cost element_wise_cost(const tutti_node *node) {
     double in = (double)tutti_shape_count(node->in), out = (double)tutti_shape_count(node->out);

@@ -1,7 +1,7 @@
 /*
  * Nodes from a list of layers, one block of memory for all their buffers, and the forward and backward passes.
  */
-#include "ddp/trainer/model.h"
+#include "ddp/trainer/layers/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/layers/parallel.h"
 #include "kernels/box.h"
 
 /* ------------------------------------------------------------------------------------------- the nodes */
