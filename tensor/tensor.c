@@ -9,7 +9,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "tensor/gpu.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 #include "tensor/tensor.h"
 
 /* ------------------------------------------------------------------------------------------------ storage */

@@ -10,7 +10,7 @@
 
 #include <tutti/tensor.h>
 
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 #include "tests/support/ranks.h"
 
 TestSuite(tensor_plans, .timeout = 120);

@@ -8,7 +8,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/hash.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 enum { TEXT_BYTES = 512 };
 

@@ -1,7 +1,7 @@
 /*
  * Creates plans and answers queries about them. See plan.h.
  */
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,7 +14,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "tensor/gpu.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 /* This rank's GPU; -1: the rank is in none of the placements in CUDA memory. */
 static int gpu_of(const tutti_plan *plan) {

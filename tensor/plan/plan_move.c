@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 /* ------------------------------------------------------------------------------------------------- all_gather */
 

@@ -7,7 +7,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 enum { FEW = 64 };
 

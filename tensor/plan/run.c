@@ -5,7 +5,7 @@
 
 #include "bootstrap/base/common.h"
 #include "tensor/gpu.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 typedef tutti_run run;
 

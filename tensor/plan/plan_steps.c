@@ -6,7 +6,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 enum { SCRATCH_ALIGNMENT = 256 };
 

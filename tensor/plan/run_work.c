@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 typedef struct started {
     tutti_plan *plan;

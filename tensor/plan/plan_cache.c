@@ -11,7 +11,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/hash.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 enum { LISTS = 1024 };
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 /* From this number of bytes of the tensors, per rank of the step, ranks read from each other's shards (measured;
  * the meeting of all ranks costs little more than an all_to_all of two ranks, but more with more ranks); and from

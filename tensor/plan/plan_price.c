@@ -5,7 +5,7 @@
  * All of it follows from the layouts and from costs that are equal on all ranks, in one order of computation, so
  * every rank gets the same prices, to the bit, and makes the same choice. Nothing is sent.
  */
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * box that all of them have. Where the target cuts that box among the same ranks, these parts are the target's
  * boxes, and nothing is left to exchange.
  */
-#include "tensor/plan.h"
+#include "tensor/plan/plan.h"
 
 #include "bootstrap/base/common.h"
 
