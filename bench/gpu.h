@@ -9,7 +9,7 @@
 #define TUTTI_BENCH_GPU_H
 
 #include "bench/options.h"
-#include "bench/report.h"
+#include "bench/report/report.h"
 
 typedef struct bench_gpu bench_gpu;
 

@@ -9,7 +9,7 @@
 #include "bench/collectives.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
-#include "bench/report.h"
+#include "bench/report/report.h"
 #include "bench/traffic.h"
 
 /* The values that stay the same for a whole program. */

@@ -10,14 +10,14 @@
 #include <string.h>
 
 #include "bench/collectives.h"
-#include "bench/csv.h"
 #include "bench/gpu.h"
-#include "bench/json.h"
-#include "bench/machine.h"
 #include "bench/measure.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
-#include "bench/report.h"
+#include "bench/report/csv.h"
+#include "bench/report/json.h"
+#include "bench/report/machine.h"
+#include "bench/report/report.h"
 #include "bench/traffic.h"
 
 typedef struct bench_job {

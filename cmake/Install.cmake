@@ -8,7 +8,7 @@ if(TUTTI_HAVE_TRAINER)
   install(TARGETS tutti_ops_static tutti_data_static tutti_trainer_static)
 endif()
 
-foreach(folder tools ddp/trainer/program data bench)
+foreach(folder tools ddp/trainer/program data bench bench/kernels bench/tensor)
   get_directory_property(targets DIRECTORY ${folder} BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)

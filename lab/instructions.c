@@ -31,7 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench/machine.h"
+#include "bench/report/machine.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
 

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "bench/kernels/bench.h"
-#include "bench/machine.h"
-#include "bench/report.h"
+#include "bench/report/machine.h"
+#include "bench/report/report.h"
 
 #define MIB        ((size_t)1 << 20)
 #define LEAST      (64 * (size_t)1024) /* least bytes of a region */

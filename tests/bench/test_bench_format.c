@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/csv.h"
-#include "bench/json.h"
 #include "bench/options.h"
-#include "bench/report.h"
+#include "bench/report/csv.h"
+#include "bench/report/json.h"
+#include "bench/report/report.h"
 
 TestSuite(bench_format, .timeout = 60);
 

@@ -376,7 +376,7 @@ def shares(check):
     number = "1000"
     ours = [check.program("tutti-train") or "tutti-train", "--model", "lenet", "--steps", number, "--log-every", number, "--lr", "0.01",
             "--device", "cuda"]
-    theirs = [sys.executable, os.path.join(check.source, "bench", "lenet_torch.py"), "-", number, "--device", "cuda", "--graph"]
+    theirs = [sys.executable, os.path.join(check.source, "bench", "pytorch", "lenet_torch.py"), "-", number, "--device", "cuda", "--graph"]
     programs = [("a step of LeNet, fp32", ours), ("a step of LeNet, tf32", ours + ["--precision", "tf32"])]
     if importlib.util.find_spec("torch") is not None:
         programs.append(("a step of PyTorch's, fp32, in a graph", theirs))

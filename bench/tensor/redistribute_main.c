@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/machine.h"
-#include "bench/redistribute.h"
-#include "bench/report.h"
+#include "bench/report/machine.h"
+#include "bench/report/report.h"
+#include "bench/tensor/redistribute.h"
 
 /* ------------------------------------------------------------------------------------------------- options */
 

@@ -1,7 +1,7 @@
 /*
  * nccl-tests' text output (version 2.19.6). The strings look arbitrary, but other programs parse them.
  */
-#include "bench/report.h"
+#include "bench/report/report.h"
 
 #include <errno.h>
 #include <math.h>

@@ -4,7 +4,7 @@
  * The writer keeps the kinds of the open brackets and whether the next value needs a comma; a key is followed
  * directly by its value.
  */
-#include "bench/json.h"
+#include "bench/report/json.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/redistribute.h"
-#include "bench/report.h"
+#include "bench/report/report.h"
+#include "bench/tensor/redistribute.h"
 
 enum { TAG = 1 };
 

@@ -5,7 +5,7 @@
 #ifndef TUTTI_BENCH_CSV_H
 #define TUTTI_BENCH_CSV_H
 
-#include "bench/report.h"
+#include "bench/report/report.h"
 
 typedef struct bench_csv bench_csv;
 

@@ -6,7 +6,7 @@
 #ifndef TUTTI_BENCH_JSON_H
 #define TUTTI_BENCH_JSON_H
 
-#include "bench/report.h"
+#include "bench/report/report.h"
 
 typedef struct bench_json bench_json;
 

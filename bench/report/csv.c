@@ -4,7 +4,7 @@
  * Each row is flushed at once, so that an interrupted run leaves whole lines. No field needs quotes: names are those
  * of programs, types and reductions.
  */
-#include "bench/csv.h"
+#include "bench/report/csv.h"
 
 #include <errno.h>
 #include <math.h>

@@ -5,7 +5,7 @@
  * --bare adds two more times to each row, measured in turn with it: the plan's collective alone, and a strided copy
  * of the target's shard on all ranks at once.
  */
-#include "bench/redistribute.h"
+#include "bench/tensor/redistribute.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #include <tutti/device.h>
 
-#include "bench/report.h"
+#include "bench/report/report.h"
 #include "kernels/device.h"
 
 enum { TEXT_BYTES = 160, ROUNDS = 9 };

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "bench/report.h"
+#include "bench/report/report.h"
 
 /* Host name, pid and processor, as a line under "# Using devices" shows them. */
 void bench_machine_describe(int rank, int group, int local_rank, bench_device *device_out);

@@ -1,7 +1,7 @@
 /*
  * Host name, processor, memory and launchers, from the system and the environment.
  */
-#include "bench/machine.h"
+#include "bench/report/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
