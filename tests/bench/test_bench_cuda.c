@@ -11,7 +11,7 @@
 #include <tutti/device.h>
 
 #include "bench/values.h"
-#include "tests/support/perf_table.h"
+#include "tests/support/programs/perf_table.h"
 
 TestSuite(bench_cuda, .timeout = 100);
 

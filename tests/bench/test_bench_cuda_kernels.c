@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/perf_table.h"
+#include "tests/support/programs/perf_table.h"
 
 TestSuite(bench_cuda_kernels, .timeout = 100);
 

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/perf_table.h"
+#include "tests/support/programs/perf_table.h"
 
 TestSuite(bench_programs, .timeout = 100);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/perf_table.h"
+#include "tests/support/programs/perf_table.h"
 
 TestSuite(bench_redistribute, .timeout = 60);
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(launchers, .timeout = 120);
 #define LAUNCHERS_TEST(name) Test(launchers, name, .init = enter, .fini = shell_leave_folder)

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/hosts.h"
-#include "tests/support/shell.h"
+#include "tests/support/hosts/hosts.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(launchers_hosts, .timeout = 120);
 #define LAUNCHERS_TEST(name) Test(launchers_hosts, name, .init = enter, .fini = leave)

@@ -13,7 +13,7 @@
 #include "bootstrap/launcher/world.h"
 #include "bootstrap/machine/interfaces.h"
 #include "bootstrap/store/secret.h"
-#include "tests/support/variables.h"
+#include "tests/support/programs/variables.h"
 
 TestSuite(meeting, .timeout = 60);
 

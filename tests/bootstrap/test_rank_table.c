@@ -13,8 +13,8 @@
 #include "bootstrap/launcher/meeting.h"
 #include "bootstrap/launcher/rank_table.h"
 #include "bootstrap/launcher/world.h"
-#include "tests/support/shell.h"
-#include "tests/support/variables.h"
+#include "tests/support/programs/shell.h"
+#include "tests/support/programs/variables.h"
 
 TestSuite(rank_table, .timeout = 60);
 #define TABLE_TEST(name) Test(rank_table, name, .init = enter, .fini = shell_leave_folder)

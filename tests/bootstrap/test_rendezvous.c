@@ -12,8 +12,8 @@
 #include "bootstrap/launcher/world.h"
 #include "bootstrap/store/store.h"
 #include "tests/support/ranks.h"
-#include "tests/support/served_store.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/served_store.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(rendezvous, .timeout = 60);
 

@@ -11,7 +11,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/store/store.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(store_client, .timeout = 60);
 

@@ -15,7 +15,7 @@
 #include "bootstrap/store/store.h"
 #include "bootstrap/store/store_proof.h"
 #include "bootstrap/store/store_wire.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/wire.h"
 
 #define SECRET "our word"
 /* A key that the ranks keep, with its length before it; and another, of a framework. */

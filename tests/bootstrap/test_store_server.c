@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bootstrap/store/store_wire.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/wire.h"
 
 #define TALK(fd, request, reply)                                                                                       \
     cr_assert(wire_talk(fd, BYTES(request), BYTES(reply)), "line %d: not the reply of the protocol", __LINE__)

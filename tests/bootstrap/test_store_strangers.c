@@ -21,8 +21,8 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/store/store_connection.h"
 #include "bootstrap/store/store_crowd.h"
-#include "tests/support/store_clients.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/store_clients.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(store_strangers, .timeout = 100);
 

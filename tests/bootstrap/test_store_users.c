@@ -24,8 +24,8 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/store/store_peer.h"
-#include "tests/support/store_clients.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/store_clients.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(store_users, .timeout = 60);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/machine/topology.h"
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 #include "tools/tuttirun/launch.h"
 
 TestSuite(topology, .timeout = 60);

@@ -8,7 +8,7 @@
 
 #include "bootstrap/launcher/slurm.h"
 #include "bootstrap/launcher/world.h"
-#include "tests/support/variables.h"
+#include "tests/support/programs/variables.h"
 
 TestSuite(world, .timeout = 60);
 

@@ -8,7 +8,7 @@
 #include "data/ofrecord_pack.h"
 #include "data/source.h"
 #include "tests/data/check.h"
-#include "tests/support/files.h"
+#include "tests/support/training/files.h"
 
 static char folder[FILES_PATH_BYTES];
 

@@ -10,7 +10,7 @@
 #include "ddp/trainer/input.h"
 #include "ddp/trainer/program/arguments.h"
 #include "tests/data/check.h"
-#include "tests/support/files.h"
+#include "tests/support/training/files.h"
 
 static char folder[FILES_PATH_BYTES];
 

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "bootstrap/machine/module.h"
-#include "tests/support/on_gpu.h"
-#include "tests/support/variables.h"
+#include "tests/support/gpu/on_gpu.h"
+#include "tests/support/programs/variables.h"
 
 TestSuite(device, .timeout = 120);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/support/boxes.h"
-#include "tests/support/on_gpu.h"
+#include "tests/support/gpu/on_gpu.h"
 
 TestSuite(device_box, .timeout = 120);
 

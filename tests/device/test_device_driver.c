@@ -1,6 +1,6 @@
 /*
- * How the real module finds CUDA, with a driver that is made up (support/fake_driver.c): what is said of one that is too old,
- * and that a process is only watched, never made to start CUDA.
+ * How the real module finds CUDA, with a driver that is made up (support/standins/fake_driver.c): what is said of one
+ * that is too old, and that a process is only watched, never made to start CUDA.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(device_driver, .timeout = 60);
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/on_gpu.h"
+#include "tests/support/gpu/on_gpu.h"
 
 TestSuite(device_failure, .timeout = 120);
 

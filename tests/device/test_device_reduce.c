@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/on_gpu.h"
+#include "tests/support/gpu/on_gpu.h"
 #include "tests/support/reference.h"
 
 TestSuite(device_reduce, .timeout = 120);

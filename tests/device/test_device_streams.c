@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/on_gpu.h"
+#include "tests/support/gpu/on_gpu.h"
 
 TestSuite(device_streams, .timeout = 120);
 

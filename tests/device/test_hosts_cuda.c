@@ -1,6 +1,6 @@
 /*
  * CUDA memory on several hosts, by way of pinned host memory and by NCCL: collectives and messages give what the reference gives.
- * The GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), the hosts network namespaces.
+ * The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), the hosts network namespaces.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "comm/gpu/stream.h"
-#include "tests/support/cuda_call.h"
-#include "tests/support/hosts.h"
+#include "tests/support/gpu/cuda_call.h"
+#include "tests/support/hosts/hosts.h"
 
 TestSuite(hosts_cuda, .timeout = 200);
 

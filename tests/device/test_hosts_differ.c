@@ -1,6 +1,6 @@
 /*
  * Calls on CUDA memory that differ between hosts, or that one host does not make: the error names them on all ranks,
- * long before any deadline where both are known. The GPUs and NCCL are stand-ins (support/standin_cuda.c,
+ * long before any deadline where both are known. The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c,
  * standin_nccl.c), the hosts network namespaces. Like NCCL, its stand-in compares nothing that helps: most calls that
  * differ hang in it, some pass.
  */
@@ -12,8 +12,8 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/stream.h"
-#include "tests/support/hosts.h"
-#include "tests/support/nccl_scene.h"
+#include "tests/support/gpu/nccl_scene.h"
+#include "tests/support/hosts/hosts.h"
 
 TestSuite(hosts_differ, .timeout = 200);
 

@@ -1,7 +1,8 @@
 /*
  * Collectives on CUDA memory by NCCL compute what those on host memory do: all kinds, types and reductions, by NCCL's own calls
- * and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), so nothing here
- * says what NCCL itself computes; what it is asked to, in which order, and what is made of it, is the engine's own.
+ * and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), so
+ * nothing here says what NCCL itself computes; what it is asked to, in which order, and what is made of it, is the
+ * engine's own.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/stream.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 #include "tests/support/reference.h"
 
 TestSuite(nccl, .timeout = 240);

@@ -1,6 +1,7 @@
 /*
  * What is NCCL's own: calls in streams that are captured, communicators that are split, calls that differ, memory that
- * is registered. GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), which count what they are asked.
+ * is registered. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), which count what they
+ * are asked.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -10,7 +11,7 @@
 
 #include <tutti/device.h>
 
-#include "tests/support/nccl_scene.h"
+#include "tests/support/gpu/nccl_scene.h"
 
 TestSuite(nccl_calls, .timeout = 240);
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/nccl_scene.h"
+#include "tests/support/gpu/nccl_scene.h"
 
 enum { VICTIM = 1 };
 

@@ -1,7 +1,7 @@
 /*
  * What goes wrong with NCCL: a rank dies, or makes a call fail. The others must be told, within 2 s
- * where it is a death, and no stream may wait for ever: NCCL's stand-in (support/standin_nccl.c) hangs like NCCL until it is
- * aborted. Nothing here needs a GPU or NCCL, or says anything of them.
+ * where it is a death, and no stream may wait for ever: NCCL's stand-in (support/standins/standin_nccl.c) hangs like
+ * NCCL until it is aborted. Nothing here needs a GPU or NCCL, or says anything of them.
  *
  * Before a rank ends something, all ranks meet outside of the library: a rank whose call is done may be ahead of one
  * whose call is not, and what breaks the communicator then ends that call, too.
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/nccl_scene.h"
+#include "tests/support/gpu/nccl_scene.h"
 
 enum { VICTIM = 1 };
 

@@ -1,6 +1,6 @@
 /*
  * Which NCCL is taken, and what is said of those that are not. The libraries are stand-ins that can only be found
- * (support/standin_nccl_bad.c), so nothing here needs a GPU or NCCL.
+ * (support/standins/standin_nccl_bad.c), so nothing here needs a GPU or NCCL.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -151,7 +151,7 @@ Test(nccl_library, versions_are_told_as_people_write_them) {
 }
 
 #ifdef TUTTI_HAVE_NCCL_H
-int nccl_abi_magic_is_same(void); /* support/nccl_abi_check.c; the rest of it the compiler has checked */
+int nccl_abi_magic_is_same(void); /* support/gpu/nccl_abi_check.c; the rest of it the compiler has checked */
 
 Test(nccl_library, our_declarations_are_those_of_nccl_h) {
     cr_assert(nccl_abi_magic_is_same());

@@ -1,7 +1,7 @@
 /*
  * Several ranks on one GPU: all kinds, types and sizes, in memory that peers can map and in memory that they cannot, in one
- * piece and in several; ranks that come late, die, or call something else. The GPU is a stand-in (support/standin_cuda.c), or
- * the first of this machine's (support/cuda_call.h).
+ * piece and in several; ranks that come late, die, or call something else. The GPU is a stand-in
+ * (support/standins/standin_cuda.c), or the first of this machine's (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
 
@@ -19,7 +19,7 @@
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/gpu/stream.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 
 #define SLOT_BYTES 4096 /* so that little data goes in pieces */
 

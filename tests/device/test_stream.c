@@ -1,13 +1,13 @@
 /*
  * Collectives on CUDA memory compute what those on host memory do: all kinds, types and sizes, in place and not, in pieces.
- * The GPUs are stand-ins (support/standin_cuda.c), or real ones (support/cuda_call.h).
+ * The GPUs are stand-ins (support/standins/standin_cuda.c), or real ones (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
 
 #include <stdlib.h>
 
 #include "bootstrap/base/settings.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 #include "tests/support/reference.h"
 
 TestSuite(stream, .timeout = 240);

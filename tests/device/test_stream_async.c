@@ -1,7 +1,7 @@
 /*
  * Calls on CUDA memory run in stream order: only a caller that asks to wait waits. Works, streams, groups, messages,
- * and calls on host memory in between. The GPUs are stand-ins (support/standin_cuda.c) that delay what is in their
- * streams, or real ones (support/cuda_call.h).
+ * and calls on host memory in between. The GPUs are stand-ins (support/standins/standin_cuda.c) that delay what is in
+ * their streams, or real ones (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 #include "tests/support/reference.h"
 
 TestSuite(stream_async, .timeout = 200);

@@ -1,7 +1,7 @@
 /*
  * What goes wrong with calls on CUDA memory: ranks that differ, die, stop or leave, GPUs that fail. Whatever it is, streams go
- * on, works tell it, and the communicator answers with it. The GPUs are stand-ins (support/standin_cuda.c), or real ones
- * (support/cuda_call.h).
+ * on, works tell it, and the communicator answers with it. The GPUs are stand-ins (support/standins/standin_cuda.c), or
+ * real ones (support/gpu/cuda_call.h).
  *
  * A rank that hears of a failure early refuses its next call with what the others' works tell: each of them may be the one.
  */
@@ -20,7 +20,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 
 TestSuite(stream_failure, .timeout = 120);
 

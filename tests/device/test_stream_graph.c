@@ -1,7 +1,7 @@
 /*
  * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by that for ranks that share
  * a GPU, whose ranks die, differ, or cannot capture; and refused by way of the host, which harms no rank. GPUs are
- * stand-ins, whose graphs are lists of tasks (support/standin_cuda_graph.c), or real ones.
+ * stand-ins, whose graphs are lists of tasks (support/standins/standin_cuda_graph.c), or real ones.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/stream.h"
-#include "tests/support/cuda_call.h"
-#include "tests/support/cuda_graph.h"
+#include "tests/support/gpu/cuda_call.h"
+#include "tests/support/gpu/cuda_graph.h"
 
 enum { REPLAYS = 5, FACTOR = 3, ITEMS = 1000 };
 

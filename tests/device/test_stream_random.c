@@ -1,7 +1,7 @@
 /*
  * Random calls on CUDA memory against the reference: kind, type, count, place, stream, works or not, how many are in flight,
  * which communicator, delays per rank, calls on host memory in between. All from one printed seed: TUTTI_TEST_SEED repeats a
- * run, TUTTI_TEST_CALLS makes it longer or shorter. GPUs are stand-ins, or real ones (support/cuda_call.h).
+ * run, TUTTI_TEST_CALLS makes it longer or shorter. GPUs are stand-ins, or real ones (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 #include "tests/support/reference.h"
 
 TestSuite(stream_random, .timeout = 280);

@@ -1,14 +1,14 @@
 /*
  * Streams that ranks of one process share, in calls that go through host memory: two ranks in one stream would wait for
  * each other in the same call, which gives an error; all else is allowed. The GPUs are stand-ins
- * (support/standin_cuda.c), or a real one.
+ * (support/standins/standin_cuda.c), or a real one.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 
 TestSuite(stream_shared, .timeout = 120);
 

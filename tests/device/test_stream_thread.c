@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "tests/support/placement.h"
+#include "tests/support/gpu/placement.h"
 
 TestSuite(stream_thread, .timeout = 100);
 

@@ -1,7 +1,7 @@
 /*
  * A thread of the program's is inside a call of CUDA's that waits for streams (cudaFree, cudaDeviceSynchronize) and keeps all other
  * calls out until then. Meanwhile works must end, messages must come, and streams that wait for a rank that has died must be
- * released: the watcher may not need CUDA for that. The GPUs are stand-ins (support/standin_cuda.c), for
+ * released: the watcher may not need CUDA for that. The GPUs are stand-ins (support/standins/standin_cuda.c), for
  * NCCL as well, or a real one.
  */
 #include <criterion/criterion.h>
@@ -16,7 +16,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "comm/gpu/stream.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 
 TestSuite(stream_watch, .timeout = 120);
 

@@ -10,7 +10,7 @@
 #include "bootstrap/store/store_connection.h"
 #include "bootstrap/store/store_wire.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/wire.h"
+#include "tests/support/stores/wire.h"
 
 enum { CLIENTS = 2, MOST_PIECE = 128 };
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/scene.h"
+#include "tests/support/hosts/scene.h"
 
 /* Rank 0 kills all ranks of the victim, as a machine that loses its power does. */
 static tutti_status lose_host(ranks_context *context) {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/scene.h"
+#include "tests/support/hosts/scene.h"
 
 /* Of four ranks on two hosts `scene.victim` leaves after a message to all others if `scene.flag` says so; rank `from` of
  * the same host sends to them long after that. */

@@ -18,8 +18,8 @@
 #include "bootstrap/base/settings.h"
 #include "comm/net/listener_state.h"
 #include "comm/shm/peer.h"
+#include "tests/support/hosts/scene.h"
 #include "tests/support/reference.h"
-#include "tests/support/scene.h"
 
 /* ---------------------------------------------------------------------------------------------- secrets */
 

@@ -18,10 +18,10 @@
 #include "bootstrap/store/store.h"
 #include "comm/init/address_exchange.h"
 #include "comm/init/peer_table.h"
-#include "tests/support/counting_store.h"
-#include "tests/support/hashed_store.h"
 #include "tests/support/ranks.h"
-#include "tests/support/served_store.h"
+#include "tests/support/stores/counting_store.h"
+#include "tests/support/stores/hashed_store.h"
+#include "tests/support/stores/served_store.h"
 
 TestSuite(start, .timeout = 120);
 

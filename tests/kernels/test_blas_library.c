@@ -1,6 +1,6 @@
 /*
  * Where the module for GPUs finds cuBLAS, and what is said where it does not. The libraries are stand-ins that can only be found
- * (support/standin_blas.c). The answer is found once for a process, and each test is one.
+ * (support/standins/standin_blas.c). The answer is found once for a process, and each test is one.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 #include "bootstrap/base/status.h"
 #include "kernels/cuda/blas_library.h"
 #include "kernels/cuda/compute.h"
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 static const tutti_module_host host = {
     .fail = tutti_fail, .last_error = tutti_last_error, .setting_text = tutti_setting_text};

@@ -1,6 +1,6 @@
 /*
- * The kernels of reductions and copies for GPUs, compiled for the host (support/reduce_threads.cc), against the host's own loops.
- * All types and reductions, on random bits, on special values, at all alignments, bit for bit.
+ * The kernels of reductions and copies for GPUs, compiled for the host (support/emulated/reduce_threads.cc), against
+ * the host's own loops. All types and reductions, on random bits, on special values, at all alignments, bit for bit.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/reduce.h"
-#include "tests/support/reduce_threads.h"
+#include "tests/support/emulated/reduce_threads.h"
 #include "tests/support/reference.h"
 
 TestSuite(device_arithmetic, .timeout = 120);

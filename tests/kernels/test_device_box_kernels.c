@@ -1,12 +1,13 @@
 /*
- * The kernels of copies of boxes for GPUs, compiled for the host (support/box_threads.cc), against a copy index by index.
+ * The kernels of copies of boxes for GPUs, compiled for the host (support/emulated/box_threads.cc), against a copy
+ * index by index.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/box_threads.h"
 #include "tests/support/boxes.h"
+#include "tests/support/emulated/box_threads.h"
 
 TestSuite(device_box_kernels, .timeout = 120);
 

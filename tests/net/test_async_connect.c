@@ -11,7 +11,7 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/net/async_connect.h"
-#include "tests/support/at_listener.h"
+#include "tests/support/links/at_listener.h"
 
 enum { CALLER, CALLEE, SIDES, PATIENCE_MS = 20000 };
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 #define PORT 4000
 #define MB   1000000

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 #include "tests/support/reference.h"
 #include "tests/support/sweep.h"
 

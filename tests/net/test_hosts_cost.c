@@ -8,7 +8,7 @@
 
 #include "comm/net/coll/rail.h"
 #include "comm/net/hosts.h"
-#include "tests/support/scene.h"
+#include "tests/support/hosts/scene.h"
 
 #define SLOW_GBS 0.0125 /* 100 Mbit/s */
 

@@ -8,7 +8,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "tests/support/call.h"
-#include "tests/support/scene.h"
+#include "tests/support/hosts/scene.h"
 
 static tutti_status pull_cable_for_good(ranks_context *context) {
     int rounds = 0;

@@ -11,7 +11,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "tests/support/call.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 #define LAYOUT(...) ((const int[]){__VA_ARGS__, 0})
 

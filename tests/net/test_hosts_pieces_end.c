@@ -16,7 +16,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "tests/support/call.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 TestSuite(hosts_pieces_end, .timeout = 200);
 

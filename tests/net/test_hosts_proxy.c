@@ -23,7 +23,7 @@
 #include "bootstrap/base/deadline.h"
 #include "comm/init/address_exchange.h"
 #include "comm/net/transport/transport.h"
-#include "tests/support/scene.h"
+#include "tests/support/hosts/scene.h"
 
 TestSuite(hosts_proxy, .timeout = 150);
 

@@ -17,7 +17,7 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "comm/net/transport/transport.h"
-#include "tests/support/scene.h"
+#include "tests/support/hosts/scene.h"
 #include "tests/support/sweep.h"
 
 #define MIB         ((size_t)1 << 20)

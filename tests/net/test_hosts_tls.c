@@ -22,7 +22,7 @@
 #include "bootstrap/base/hmac.h"
 #include "bootstrap/base/settings.h"
 #include "comm/init/address_exchange.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 #include "tests/support/sweep.h"
 
 #define LAYOUT(...) ((const int[]){__VA_ARGS__, 0})

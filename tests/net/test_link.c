@@ -7,7 +7,7 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/net/link.h"
-#include "tests/support/links.h"
+#include "tests/support/links/links.h"
 #include "tests/support/reference.h"
 
 static const size_t sizes[] = {0, 1, 63, 4095, 4096, 4097, 131071, 131072, 131073, 3000001};

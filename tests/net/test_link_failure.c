@@ -13,7 +13,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/net/link.h"
 #include "comm/net/transport/transport.h"
-#include "tests/support/links.h"
+#include "tests/support/links/links.h"
 
 static tutti_status differ(ranks_context *context) {
     links_stage s;

@@ -18,7 +18,7 @@
 #include "comm/net/frame_mac.h"
 #include "comm/net/listener.h"
 #include "comm/net/listener_state.h"
-#include "tests/support/at_listener.h"
+#include "tests/support/links/at_listener.h"
 
 #define KEY "the job's key"
 

@@ -14,7 +14,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/net/listener.h"
 #include "comm/net/listener_state.h"
-#include "tests/support/at_listener.h"
+#include "tests/support/links/at_listener.h"
 
 #define KEY "the job's key"
 

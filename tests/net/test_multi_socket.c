@@ -13,8 +13,8 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
-#include "tests/support/mesh.h"
-#include "tests/support/pipes.h"
+#include "tests/support/links/mesh.h"
+#include "tests/support/links/pipes.h"
 
 #define LANES 3
 #define BLOCK TUTTI_MULTI_SOCKET_BLOCK_BYTES

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "comm/base/slice.h"
-#include "tests/support/rails.h"
+#include "tests/support/links/rails.h"
+#include "tests/support/links/strict_links.h"
 #include "tests/support/reference.h"
-#include "tests/support/strict_links.h"
 
 #define PIECE_BYTES 256
 

@@ -9,7 +9,7 @@
 
 #include "comm/net/coll/rail.h"
 #include "comm/net/link_state.h"
-#include "tests/support/mesh.h"
+#include "tests/support/links/mesh.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/rails.h"
+#include "tests/support/links/rails.h"
 
 #define PIECE_BYTES 256
 #define MOST_RANKS  8

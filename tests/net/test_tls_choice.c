@@ -10,7 +10,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/net/async_connect.h"
-#include "tests/support/mesh.h"
+#include "tests/support/links/mesh.h"
 
 static const tutti_transport *const tls = &tutti_tls_transport;
 

@@ -13,8 +13,8 @@
 #include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
 #include "comm/net/transport/transport.h"
-#include "tests/support/mesh.h"
-#include "tests/support/pipes.h"
+#include "tests/support/links/mesh.h"
+#include "tests/support/links/pipes.h"
 #include "tests/support/ranks.h"
 
 TestSuite(transport_end, .timeout = 100);

@@ -16,7 +16,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
-#include "tests/support/mesh.h"
+#include "tests/support/links/mesh.h"
 #include "tests/support/ranks.h"
 
 #define PATIENCE_MS 20000

@@ -11,8 +11,8 @@
 #include <tutti/device.h>
 #include <tutti/ops.h>
 
-#include "tests/support/cuda_call.h"
-#include "tests/support/cuda_graph.h"
+#include "tests/support/gpu/cuda_call.h"
+#include "tests/support/gpu/cuda_graph.h"
 
 TestSuite(ops_cuda, .init = cuda_graph_find, .timeout = 120);
 

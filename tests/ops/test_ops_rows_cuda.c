@@ -8,7 +8,7 @@
 #include <tutti/device.h>
 
 #include "tests/ops/rows.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 #include "tests/support/ranks.h"
 
 TestSuite(ops_rows_cuda, .timeout = 300);

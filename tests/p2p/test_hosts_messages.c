@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -1,7 +1,7 @@
 /*
  * tutti_comm_init_rdma: a host without an adapter, or with one that does not reach the others, is named on all ranks, and the
  * communicator stays as it was; after a success nothing but verbs carries data. The adapters are stand-ins
- * (support/standin_verbs.c); on Soft-RoCE it is tested by test_hosts_vm.
+ * (support/standins/standin_verbs.c); on Soft-RoCE it is tested by test_hosts_vm.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "comm/net/link.h"
 #include "comm/net/transport/transport.h"
 #include "comm/p2p/remote_channel.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 #define LAYOUT(...) ((const int[]){__VA_ARGS__, 0})
 

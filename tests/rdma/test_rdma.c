@@ -15,7 +15,7 @@
 #include "rdma/gid.h"
 #include "rdma/near.h"
 #include "rdma/ring.h"
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 enum { MOST = TUTTI_RDMA_RING_RECORD_BYTES };
 static tutti_rdma_ring_line here[TUTTI_RDMA_RING_ALL_LINES], there[TUTTI_RDMA_RING_ALL_LINES];

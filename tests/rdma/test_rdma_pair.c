@@ -15,7 +15,7 @@
 
 #include "comm/base/fork.h"
 #include "comm/shm/heap.h"
-#include "tests/support/rdma_cases.h"
+#include "tests/support/links/rdma_cases.h"
 
 /* -------------------------------------------------------------------------------------------- what goes well */
 

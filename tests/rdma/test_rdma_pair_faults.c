@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/support/rdma_cases.h"
+#include "tests/support/links/rdma_cases.h"
 
 static bool says(const char *words) {
     return strstr(tutti_last_error(), words) != NULL;

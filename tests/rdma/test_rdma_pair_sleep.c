@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "tests/support/rdma_cases.h"
+#include "tests/support/links/rdma_cases.h"
 
 enum { PATIENCE_MS = 10000, LATE_US = 200000, ROUNDS = 5, LARGE = 300000 };
 

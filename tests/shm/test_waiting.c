@@ -9,7 +9,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MEASURES = 0 }; /* a sanitizer's times say nothing */

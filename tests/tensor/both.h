@@ -8,7 +8,7 @@
 
 #include <tutti/tensor.h>
 
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 
 /* One side. Pointers as in tutti_layout; ranks NULL: all. */
 typedef struct both_side {

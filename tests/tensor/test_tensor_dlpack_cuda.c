@@ -9,7 +9,7 @@
 #include <tutti/dlpack.h>
 
 #include "tensor/dlpack_abi.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/gpu/cuda_call.h"
 
 TestSuite(tensor_dlpack_cuda, .timeout = 60);
 

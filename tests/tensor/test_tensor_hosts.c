@@ -14,7 +14,7 @@
 
 #include <tutti/tensor.h>
 
-#include "tests/support/hosts.h"
+#include "tests/support/hosts/hosts.h"
 
 enum { SKIPPED = 77 };
 

@@ -13,7 +13,7 @@
 #include <tutti/device.h>
 
 #include "bootstrap/base/settings.h"
-#include "tests/support/cuda_graph.h"
+#include "tests/support/gpu/cuda_graph.h"
 #include "tests/tensor/both.h"
 
 TestSuite(tensor_stream, .init = cuda_graph_find, .timeout = 100);

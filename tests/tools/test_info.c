@@ -5,7 +5,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(info, .timeout = 60);
 #define INFO_TEST(name) Test(info, name, .init = shell_enter_folder, .fini = shell_leave_folder)

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/shell.h"
-#include "tests/support/wire.h"
+#include "tests/support/programs/shell.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(launch, .timeout = 90);
 #define LAUNCH_TEST(name) Test(launch, name, .init = shell_enter_folder, .fini = shell_leave_folder)

@@ -9,7 +9,7 @@
 #include <sys/sysinfo.h>
 
 #include "bootstrap/machine/topology.h"
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(launch_bind, .timeout = 90);
 #define BIND_TEST(name) Test(launch_bind, name, .init = enter, .fini = shell_leave_folder)

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "tests/support/shell.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(launch_failures, .timeout = 90);
 #define LAUNCH_TEST(name) Test(launch_failures, name, .init = shell_enter_folder, .fini = shell_leave_folder)

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/shell.h"
-#include "tests/support/wire.h"
+#include "tests/support/programs/shell.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(launch_nodes, .timeout = 110);
 #define NODES_TEST(name) Test(launch_nodes, name, .init = shell_enter_folder, .fini = shell_leave_folder)

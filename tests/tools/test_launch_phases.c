@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "bootstrap/store/store.h"
-#include "tests/support/phases.h"
-#include "tests/support/served_store.h"
-#include "tests/support/shell.h"
-#include "tests/support/wire.h"
+#include "tests/support/programs/phases.h"
+#include "tests/support/programs/shell.h"
+#include "tests/support/stores/served_store.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(launch_phases, .timeout = 60);
 #define PHASES_TEST(name) Test(launch_phases, name, .init = enter, .fini = shell_leave_folder)

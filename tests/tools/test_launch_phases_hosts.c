@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/hosts.h"
-#include "tests/support/phases.h"
-#include "tests/support/shell.h"
+#include "tests/support/hosts/hosts.h"
+#include "tests/support/programs/phases.h"
+#include "tests/support/programs/shell.h"
 
 TestSuite(launch_phases_hosts, .timeout = 60);
 #define PHASES_TEST(name) Test(launch_phases_hosts, name, .init = enter, .fini = leave)

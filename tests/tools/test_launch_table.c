@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "bootstrap/machine/module.h"
-#include "tests/support/shell.h"
-#include "tests/support/wire.h"
+#include "tests/support/programs/shell.h"
+#include "tests/support/stores/wire.h"
 
 TestSuite(launch_table, .timeout = 90);
 #define TABLE_TEST(name) Test(launch_table, name, .init = enter, .fini = shell_leave_folder)

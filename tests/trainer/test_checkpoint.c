@@ -11,7 +11,7 @@
 #include "ddp/trainer/checkpoint/checkpoint.h"
 #include "ddp/trainer/checkpoint/safetensors.h"
 #include "ddp/trainer/models/models.h"
-#include "tests/support/training.h"
+#include "tests/support/training/training.h"
 
 static char folder[FILES_PATH_BYTES];
 

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "ddp/trainer/checkpoint/safetensors.h"
-#include "tests/support/training_run.h"
+#include "tests/support/training/training_run.h"
 
 static char folder[FILES_PATH_BYTES], checkpoints[FILES_PATH_BYTES];
 

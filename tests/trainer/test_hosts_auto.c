@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "ddp/trainer/auto/measured.h"
-#include "tests/support/files.h"
-#include "tests/support/hosts.h"
-#include "tests/support/training_run.h"
+#include "tests/support/hosts/hosts.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training_run.h"
 
 typedef struct comparison {
     char folder[FILES_PATH_BYTES];

@@ -3,8 +3,8 @@
  *
  * A sum of two has only one order, so with one rank on each host all digits are equal. Of four ranks it is another one there, host by
  * host. Then the parameters after the first step differ by rounding, since the gradients that are added up are the same; and so does
- * the second loss, which is a continuous function of them. From then on LeNet's losses may differ (tests/support/training.h), so over
- * many steps the MLP is compared.
+ * the second loss, which is a continuous function of them. From then on LeNet's losses may differ
+ * (tests/support/training/training.h), so over many steps the MLP is compared.
  */
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "ddp/trainer/checkpoint/safetensors.h"
-#include "tests/support/files.h"
-#include "tests/support/hosts.h"
-#include "tests/support/shell.h"
-#include "tests/support/training.h"
+#include "tests/support/hosts/hosts.h"
+#include "tests/support/programs/shell.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training.h"
 
 enum { MOST_LOSSES = 32 };
 

@@ -8,7 +8,7 @@
 
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/update.h"
-#include "tests/support/training.h"
+#include "tests/support/training/training.h"
 
 static char folder[FILES_PATH_BYTES];
 

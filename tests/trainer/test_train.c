@@ -10,8 +10,8 @@
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/program/arguments.h"
 #include "ddp/trainer/train.h"
-#include "tests/support/files.h"
-#include "tests/support/training.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training.h"
 
 static char folder[FILES_PATH_BYTES];
 

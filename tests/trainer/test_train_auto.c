@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/files.h"
-#include "tests/support/training_folder.h"
-#include "tests/support/training_run.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training_folder.h"
+#include "tests/support/training/training_run.h"
 
 TestSuite(train_auto, .init = training_folder_make, .fini = training_folder_remove);
 

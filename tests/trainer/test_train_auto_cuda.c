@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/files.h"
-#include "tests/support/training_folder.h"
-#include "tests/support/training_run.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training_folder.h"
+#include "tests/support/training/training_run.h"
 
 static bool is_standin(void) {
     return getenv("TUTTI_CUDA_MODULE") != NULL;

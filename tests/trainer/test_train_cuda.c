@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/files.h"
-#include "tests/support/training.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training.h"
 
 static char folder[FILES_PATH_BYTES];
 

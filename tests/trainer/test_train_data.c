@@ -10,8 +10,8 @@
 #include <tutti/data.h>
 
 #include "data/ofrecord_pack.h"
-#include "tests/support/files.h"
-#include "tests/support/training_run.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training_run.h"
 
 static char folder[FILES_PATH_BYTES];
 

@@ -2,7 +2,7 @@
  * Views and parallel modes of the trainer: however the work is cut, losses are those of one rank with the whole batch.
  *
  * How near: an MLP's differ by rounding only. LeNet's do for the first steps; then a max-pool whose two largest values differ by a
- * rounding may send a gradient elsewhere (support/training.h), and losses drift by up to some thousandths.
+ * rounding may send a gradient elsewhere (support/training/training.h), and losses drift by up to some thousandths.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -13,9 +13,9 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 
-#include "tests/support/files.h"
-#include "tests/support/training_folder.h"
-#include "tests/support/training_run.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training_folder.h"
+#include "tests/support/training/training_run.h"
 
 TestSuite(train_modes, .init = training_folder_make, .fini = training_folder_remove);
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "ddp/trainer/check_parameters.h"
-#include "tests/support/training_folder.h"
-#include "tests/support/training_run.h"
+#include "tests/support/training/training_folder.h"
+#include "tests/support/training/training_run.h"
 
 TestSuite(train_options, .init = training_folder_make, .fini = training_folder_remove, .timeout = 100);
 

@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/files.h"
-#include "tests/support/training_folder.h"
+#include "tests/support/training/files.h"
+#include "tests/support/training/training_folder.h"
 
 TestSuite(train_residual, .init = training_folder_make, .fini = training_folder_remove);
 

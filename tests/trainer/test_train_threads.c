@@ -5,7 +5,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "tests/support/training.h"
+#include "tests/support/training/training.h"
 
 enum { STEPS = 6 };
 

@@ -8,8 +8,8 @@
 
 #include <tutti/train.h>
 
-#include "tests/support/files.h"
 #include "tests/support/ranks.h"
+#include "tests/support/training/files.h"
 
 enum { STEPS = 9, BATCH = 5, SAMPLES = 60 };
 

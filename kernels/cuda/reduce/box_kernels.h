@@ -1,6 +1,6 @@
 /*
  * The kernels of copies of boxes: the GPU code without its launch (box.cu), so that a test can compile it for the
- * host (tests/support/box_threads.cc).
+ * host (tests/support/emulated/box_threads.cc).
  *
  * Neighbouring threads take words that are neighbours in dst. Where these are far apart in src, but neighbours along
  * another dimension are not (a transpose), a block takes a tile: it reads what lies together in src, exchanges it in

@@ -1,8 +1,8 @@
 /*
  * The kernels of reductions and copies: the GPU code without its launch (reduce.cu), so that a test can compile it
- * for the host and run its threads there (tests/support/reduce_threads.cc). There is one kernel per layout of an
- * element. The operation on the elements is the same for all threads of a call, and is decided once per 16 bytes of a
- * source: memory is slower than that.
+ * for the host and run its threads there (tests/support/emulated/reduce_threads.cc). There is one kernel per layout of
+ * an element. The operation on the elements is the same for all threads of a call, and is decided once per 16 bytes of
+ * a source: memory is slower than that.
  *
  * A thread takes 16 bytes of the result at a time, at the same place in all sources, which it reads two at a time, in
  * order, and writes to every result. Where buffers are not aligned alike, and at the ends, it takes one element at a

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/compute.h"
 #include "tests/support/emulated/enqueue.h"
-#include "tests/support/standin_cuda.h"
+#include "tests/support/standins/standin_cuda.h"
 
 void standin_training_start(const tutti_module_host *host, const tutti_device *device);
 

@@ -1,7 +1,8 @@
 /*
  * libstandin_gpu.so: CUDA tensors for a PyTorch without CUDA, for tests. Memory, streams and events are those of Tutti's own
- * stand-in for CUDA (tests/support/standin_cuda.c, which TUTTI_CUDA_MODULE names); this gives them to PyTorch as its CUDA code
- * would: a device guard, an allocator, kernels that copy and fill in streams. All else is computed by the CPU's kernels, of copies.
+ * stand-in for CUDA (tests/support/standins/standin_cuda.c, which TUTTI_CUDA_MODULE names); this gives them to PyTorch
+ * as its CUDA code would: a device guard, an allocator, kernels that copy and fill in streams. All else is computed by
+ * the CPU's kernels, of copies.
  *
  * The allocator is as unkind as PyTorch's may be: freed memory is reused at once in the stream that it came from
  * (its bytes are overwritten there), unless the allocator was told of other streams that use it.
