@@ -1,11 +1,11 @@
 /*
- * A result's bits depend on the inputs and nothing else: not on the algorithm, the chunk size, the instruction set, the
- * kind of memory, the place of the result, which rank comes first, or whether ranks are threads or processes.
+ * A result's bits depend on the inputs and nothing else: not on the algorithm, the chunk size, the instruction set,
+ * the kind of memory, the place of the result, which rank comes first, or whether ranks are threads or processes.
  *
- * The numbers are such that it would show. In a third of the elements two ranks hold b and -b, and b is so much larger
- * than the others' numbers that these lose bits against it: each order of summation, and each place where a result is
- * rounded, gives other bits. What must come out is computed once, one element after the other in rank order, before the
- * ranks start.
+ * The numbers are chosen so that a difference would show. In a third of the elements two ranks hold b and -b, and b
+ * is so much larger than the others' numbers that these lose bits against it: each order of summation, and each place
+ * where a result is rounded, gives different bits. The expected result is computed once, one element after the other
+ * in rank order, before the ranks start.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static const call_kind kinds[] = {CALL_ALL_REDUCE, CALL_REDUCE, CALL_REDUCE_SCAT
 #define COUNT_OF(array) (int)(sizeof(array) / sizeof *(array))
 enum { SHAPES = 6, REDUCTIONS = 2, KINDS = 3 };
 
-/* Made once by the test's process; ranks only read it. */
+/* The test's process makes it once; ranks only read it. */
 static char inputs[SHAPES][MOST_RANKS][ROOM_BYTES];
 static char results[MOST_RANKS + 1][SHAPES][REDUCTIONS][ROOM_BYTES]; /* by number of ranks */
 
@@ -91,7 +91,7 @@ typedef struct one_call {
     unsigned turn;
 } one_call;
 
-/* A rank's buffers, private and shared. */
+/* A rank's buffers: private ones and blocks of tutti_mem_alloc. */
 typedef struct buffers {
     char *srcs[2], *dsts[2];
 } buffers;
@@ -110,7 +110,7 @@ static void buffers_destroy(buffers *b) {
     tutti_mem_free(b->dsts[1]);
 }
 
-/* never, always, or on odd ranks, by two digits of the turn. */
+/* Whether it applies to this rank: never, always, or on odd ranks, by a digit of the turn. */
 static bool holds(unsigned digit, int rank) {
     return digit % 3 == CALL_ALWAYS || (digit % 3 == CALL_MIXED && rank % 2 == 1);
 }
@@ -148,7 +148,7 @@ static tutti_status make_call(const ranks_context *context, const buffers *b, co
                       reference_show(expected, at, type, expected_text));
 }
 
-/* Every kind, type and reduction with counts for each way through the library; memory and place take turns. */
+/* Every kind, type and reduction, with counts for each path through the library; memory and place take turns. */
 static tutti_status sweep(ranks_context *context) {
     static const size_t counts[] = {1, 7, 131, 2053, MOST_COUNT};
     buffers b;
@@ -160,7 +160,7 @@ static tutti_status sweep(ranks_context *context) {
                 for (int i = 0; i < 3 * COUNT_OF(counts) && status == TUTTI_OK; i++) {
                     c.kind = kinds[kind];
                     c.count = counts[i / 3];
-                    c.turn += 5; /* with 18 ways to make a call, it meets them all */
+                    c.turn += 5; /* coprime with the 18 ways to make a call, so all occur */
                     c.root = (int)(c.turn % (unsigned)context->nranks);
                     status = make_call(context, &b, &c);
                 }
@@ -187,8 +187,8 @@ static tutti_status repeat(ranks_context *context) {
     return status;
 }
 
-/* Vectors of several MiB with the default settings: the inputs over and over, in memory of one kind for all (argument:
- * buffers of tutti_mem_alloc or not, in place or not). */
+/* Vectors of several MiB with the default settings: the inputs repeated, in memory of one kind on all ranks
+ * (argument: buffers of tutti_mem_alloc or not, in place or not). */
 typedef struct large_mode {
     bool shared, in_place;
 } large_mode;
@@ -208,7 +208,7 @@ static tutti_status reduce_tiles(const ranks_context *context, char *src, char *
     return check_tiles(dst, results[context->nranks][s][0], bytes, tutti_type_name(type));
 }
 
-/* Every rank's segment is the same tiles. */
+/* Every rank's part consists of the same tiles. */
 static tutti_status scatter_tiles(const ranks_context *context, char *src, char *dst, int s) {
     tutti_type type = shapes[s].type;
     size_t bytes = MOST_COUNT * tutti_type_bytes(type);
@@ -259,13 +259,13 @@ static void run(ranks_kind kind, int nranks, ranks_body body, const char *what, 
               failure);
 }
 
-/* Worlds of all sizes, of one kind. */
+/* Runs worlds of all sizes, of one kind of ranks. */
 static void run_worlds(ranks_kind kind, ranks_body body, const char *what, const char *value) {
     for (int n = LEAST_RANKS; n <= LAST_RANKS; n++) run(kind, n, body, what, value);
 }
 
-/* Every value of a variable; as processes first, since ranks that were threads leave a process that cannot be forked
- * into ranks any more. */
+/* Runs every value of a variable, with ranks as processes first, since ranks that were threads leave a process that
+ * cannot be forked into ranks any more. */
 static void run_values(const char *variable, const char *const *values, int nvalues) {
     for (int kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++)
         for (int i = 0; i < nvalues; i++) {
@@ -281,8 +281,8 @@ static double differing(const void *a, const void *b, size_t count, size_t item)
     return (double)differ / (double)count;
 }
 
-/* Else the tests below would show nothing. */
-Test(bit_equal, the_numbers_of_these_tests_tell_one_order_and_one_rounding_from_another, .timeout = 120) {
+/* Otherwise the tests below would show nothing. */
+Test(bit_equal, the_numbers_distinguish_every_order_and_every_rounding, .timeout = 120) {
     static char other[ROOM_BYTES], partial[ROOM_BYTES];
     prepare();
     for (int s = 0; s < SHAPES; s++)
@@ -327,7 +327,7 @@ Test(bit_equal, every_chunk_size_gives_the_same_bits, .timeout = 250) {
 
 static const char *const variants[] = {"plain", "neon", "avx2", "avx512"};
 
-/* The argument: index of a variant; -1: each rank takes one of its own. */
+/* The argument: index of a variant; -1: each rank takes a different one. */
 static tutti_status sweep_with_variant(ranks_context *context) {
     int only = *(const int *)context->argument, found = 0;
     if (only >= 0) {
@@ -340,7 +340,7 @@ static tutti_status sweep_with_variant(ranks_context *context) {
 }
 
 Test(bit_equal, every_instruction_set_gives_the_same_bits_and_ranks_may_differ_in_it, .timeout = 250) {
-    ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; /* threads have one for all */
+    ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; /* threads share one instruction set */
     prepare();
     for (int variant = -1; variant < COUNT_OF(variants); variant++) {
         if (variant >= 0 && !tutti_reduce_use_variant(variants[variant])) continue;

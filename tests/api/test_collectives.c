@@ -1,5 +1,5 @@
 /*
- * What holds for collectives besides their values: which ranks wait for which, large data with the default settings,
+ * Properties of collectives besides their values: which ranks wait for which, large data with the default settings,
  * special numbers, and memory of both kinds.
  */
 #include <criterion/criterion.h>
@@ -34,7 +34,7 @@ static tutti_status arrive_and_look(ranks_context *context) {
     return tutti_barrier(context->comm, NULL);
 }
 
-Test(collectives, no_rank_leaves_a_barrier_before_all_have_come) {
+Test(collectives, no_rank_leaves_a_barrier_before_all_have_entered_it) {
     atomic_int *arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(arrived, MAP_FAILED);
     run(worlds, arrived, arrive_and_look);
@@ -92,7 +92,7 @@ static tutti_status sum_that_depends_on_order(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(collectives, float_sums_keep_rank_order_whoever_comes_first) {
+Test(collectives, float_sums_keep_rank_order_whichever_rank_comes_first) {
     run(worlds, NULL, sum_that_depends_on_order);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Wrong arguments and forked children: refused with words, and the communicator stays whole.
+ * Wrong arguments and forked children: refused with an error text, and the communicator stays usable.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static bool meet(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
     return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
 }
 
-/* By the words of tutti.h: outputs are apart from all else, but that a rank's own output may be its own input. */
+/* The rule of tutti.h: an output overlaps no other buffer, except that a rank's own output may be its own input. */
 static bool is_wrong(const lists *l, int n, int rank) {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
@@ -115,7 +115,7 @@ static bool is_wrong(const lists *l, int n, int rank) {
     return false;
 }
 
-/* Mostly apart, in any order. */
+/* Mostly without overlap, in any order. */
 static void fill_lists(lists *l, int n, int rank, unsigned *seed) {
     size_t place = SPACE / (2 * (size_t)n);
     for (int i = 0; i < n; i++) {
@@ -166,7 +166,7 @@ Test(failure_arguments, cuda_memory_is_unsupported) {
 
 /* ------------------------------------------------------------------------------------------------ fork */
 
-/* In the child; the exit code is the number of the first line that was wrong, 0 when none. */
+/* Runs in the child; the exit code is the line number of the first failed check, or 0. */
 static int try_as_child(tutti_comm *comm, int *shared) {
     int value = 1;
     tutti_comm *other;
@@ -197,7 +197,7 @@ static tutti_status fork_after_create(ranks_context *context) {
     return still_whole(context);
 }
 
-Test(failure_arguments, a_forked_child_is_told_and_its_parent_goes_on) {
+Test(failure_arguments, a_forked_child_gets_an_error_and_its_parent_goes_on) {
     if (!ranks_have_processes()) cr_skip_test("needs ranks as processes");
     for (int n = 1; n <= 3; n++) {
         const char *failure = ranks_run(&(ranks_options){.nranks = n, .timeout_s = 20}, fork_after_create);

@@ -1,5 +1,5 @@
 /*
- * Group calls: what is recorded between begin and end starts together and ends as one operation.
+ * Group calls: calls between begin and end start together and end as one operation.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 static const int worlds[] = {1, 2, 3, 4, 7, 0};
 
 static void run(ranks_body body) {
-    setenv("TUTTI_EAGER_BYTES", "256", 1); /* the exchange below must not live on buffering */
+    setenv("TUTTI_EAGER_BYTES", "256", 1); /* too large to be buffered in the exchange below */
     setenv("TUTTI_CHUNK_BYTES", "512", 1);
     tutti_settings_reload();
     const char *failure = ranks_run_worlds(worlds, NULL, body);
@@ -20,7 +20,7 @@ static void run(ranks_body body) {
 
 enum { COUNT = 5000 };
 
-/* Everyone sends to everyone, itself included, then receives: without a group this would deadlock. */
+/* Every rank sends to every rank, itself included, then receives: without a group this would deadlock. */
 static tutti_status record_exchange(const ranks_context *context, int *out, int *in) {
     TUTTI_TRY(tutti_group_begin(context->comm));
     for (int peer = 0; peer < context->nranks; peer++) {
@@ -96,7 +96,7 @@ static tutti_status rules_body(ranks_context *context) {
                                                       &TUTTI_OPTIONS(.work = &work)));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_send(context->comm, &value, 1, TUTTI_INT32, context->nranks, 0, NULL));
     TUTTI_TRY(tutti_group_end(context->comm, NULL));
-    TUTTI_TRY(tutti_group_begin(context->comm)); /* forgotten: rank 0 would have waited for a message from itself */
+    TUTTI_TRY(tutti_group_begin(context->comm)); /* dropped: otherwise rank 0 would wait for a message from itself */
     TUTTI_TRY(tutti_recv(context->comm, &value, 1, TUTTI_INT32, context->rank, 0, NULL));
     TUTTI_TRY(tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_INT32, TUTTI_SUM, NULL));
     TUTTI_TRY(tutti_group_cancel(context->comm));
@@ -108,12 +108,13 @@ static tutti_status rules_body(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(group, wrong_calls_are_refused_and_the_group_can_still_be_ended) {
+Test(group, wrong_calls_are_refused_and_the_group_can_still_end) {
     run(rules_body);
 }
 
-/* On rank 0 the second part cannot be started. The first is under way then, and rank 1 waits for the other: the group's end gives the
- * error at once, the communicator breaks on both ranks, and no part writes to the buffers any more. */
+/* On rank 0 the second part cannot be started. The first part is under way then, and rank 1 waits for the second: the
+ * group's end returns the error at once, the communicator breaks on both ranks, and no part writes to the buffers
+ * afterwards. */
 static tutti_status lose_a_part(ranks_context *context) {
     enum { BIG = 1 << 20 };
     char *in = calloc(BIG, 1), *out = calloc(BIG, 1);
@@ -129,7 +130,7 @@ static tutti_status lose_a_part(ranks_context *context) {
     tutti_status status = tutti_group_end(comm, NULL);
     if (context->rank == 0) RANKS_CHECK(status == TUTTI_ERR_MEMORY, "'%s'", tutti_last_error());
     else RANKS_CHECK(status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT, "'%s'", tutti_last_error());
-    RANKS_CHECK(tutti_now_ns() - start_ns < 20 * INT64_C(1000000000), "told late");
+    RANKS_CHECK(tutti_now_ns() - start_ns < 20 * INT64_C(1000000000), "the error came late");
     RANKS_CHECK(tutti_comm_error(comm) != TUTTI_OK, "the communicator stayed whole");
     (void)tutti_comm_destroy(comm);
     free(in);

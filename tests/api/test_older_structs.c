@@ -1,6 +1,7 @@
 /*
- * Programs that were built with another version of the headers: their structs are shorter or longer than the library's. The
- * declarations here are those of an older header; <tutti/tutti.h> is not included for them but through the helpers.
+ * Programs that were built with another version of the headers: their structs are shorter or longer than the
+ * library's. The declarations here are those of an older header; <tutti/tutti.h> is included only through the
+ * helpers.
  */
 #include <criterion/criterion.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 #include "tests/support/ranks.h"
 
-/* What an older header had: the first members. What comes behind in memory is the program's, and must not be read. */
+/* Structs of an older header: only the first members. The memory behind them is the program's and must not be read. */
 typedef struct older_options {
     size_t struct_bytes;
     void *stream;
@@ -23,7 +24,7 @@ typedef struct older_ddp_options {
     size_t bucket_bytes;
 } older_ddp_options;
 
-/* A later header's: a member more. */
+/* Structs of a later header: one more member. */
 typedef struct newer_options {
     tutti_options known;
     uint64_t unknown[2];
@@ -34,7 +35,7 @@ static tutti_status use_older(ranks_context *context) {
         older_options options;
         unsigned char behind[256];
     } program = {.options = {.struct_bytes = sizeof(older_options), .timeout_ms = 20000}};
-    memset(program.behind, 0x5a, sizeof program.behind); /* a library that read it would find a work and a factor */
+    memset(program.behind, 0x5a, sizeof program.behind); /* if the library read it, it would find a work and a factor */
     const tutti_options *options = (const tutti_options *)(const void *)&program.options;
     int value = context->rank + 1, sum = 0, expected = context->nranks * (context->nranks + 1) / 2;
     int next = (context->rank + 1) % context->nranks, before = (context->rank + context->nranks - 1) % context->nranks;
@@ -47,13 +48,13 @@ static tutti_status use_older(ranks_context *context) {
     TUTTI_TRY(tutti_recv(context->comm, &value, 1, TUTTI_INT32, before, 7, options));
     TUTTI_TRY(tutti_group_end(context->comm, options));
     RANKS_CHECK(value == before, "%d came, not %d", value, before);
-    /* The factor, which an older program cannot give, is 0. */
+    /* An older program cannot give the factor, so it is 0. */
     TUTTI_TRY(tutti_all_reduce(context->comm, &expected, &sum, 1, TUTTI_INT32, TUTTI_PREMUL_SUM, options));
     RANKS_CHECK(sum == 0, "times no factor gives %d", sum);
     return TUTTI_OK;
 }
 
-Test(older_structs, options_of_an_older_header_are_taken) {
+Test(older_structs, options_of_an_older_header_are_accepted) {
     const char *failure = ranks_run_worlds((const int[]){1, 3, 0}, NULL, use_older);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -75,10 +76,10 @@ static tutti_status use_newer(ranks_context *context) {
     }
     program.known.struct_bytes = (size_t)&program; /* no size at all */
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_barrier(context->comm, &program.known));
-    return tutti_barrier(context->comm, NULL); /* the communicator stayed whole */
+    return tutti_barrier(context->comm, NULL); /* the communicator is still usable */
 }
 
-Test(older_structs, options_of_a_newer_header_are_taken_unless_they_say_what_is_unknown) {
+Test(older_structs, options_of_a_newer_header_are_accepted_unless_an_unknown_member_is_set) {
     const char *failure = ranks_run_worlds((const int[]){2, 0}, NULL, use_newer);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -97,7 +98,7 @@ static tutti_status create_with_older(ranks_context *context) {
     return tutti_comm_destroy(comm);
 }
 
-Test(older_structs, a_communicator_is_made_with_them) {
+Test(older_structs, a_communicator_is_created_with_them) {
     const char *failure = ranks_run_worlds((const int[]){2, 0}, &(ranks_options){.no_comm = true}, create_with_older);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -119,12 +120,12 @@ static tutti_status train_with_older(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(older_structs, ddp_takes_them) {
+Test(older_structs, ddp_accepts_them) {
     const char *failure = ranks_run_worlds((const int[]){2, 0}, NULL, train_with_older);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* A list of layouts has the distance of the program's header. */
+/* The elements of a list of layouts have the size of the program's header. */
 static tutti_status plan_with_longer(ranks_context *context) {
     typedef struct newer_layout {
         tutti_layout known;
@@ -150,7 +151,7 @@ static tutti_status plan_with_longer(ranks_context *context) {
     return status;
 }
 
-Test(older_structs, a_list_of_layouts_of_another_size_is_stepped_through) {
+Test(older_structs, a_list_of_layouts_of_another_size_is_read_element_by_element) {
     const char *failure = ranks_run_worlds((const int[]){2, 0}, NULL, plan_with_longer);
     cr_assert(failure == NULL, "%s", failure);
 }

@@ -21,7 +21,7 @@ typedef struct plan {
     int calls;
 } plan;
 
-/* Draws number `draw` for call `index`; equal on all ranks. */
+/* Draw number `draw` for call `index`; equal on all ranks. */
 static uint64_t draw(const plan *p, int index, int number) {
     return reference_hash(p->seed, (uint64_t)index, (uint64_t)number);
 }
@@ -40,7 +40,7 @@ static call draw_call(const plan *p, int index, int nranks) {
     return c;
 }
 
-/* One of several calls that are under way together. */
+/* One of several calls that are in flight together. */
 typedef struct pending {
     call_state state;
     tutti_work *work;
@@ -63,7 +63,7 @@ static tutti_status start(const plan *p, const ranks_context *context, int index
     TUTTI_TRY(call_prepare(&c, context->rank, context->nranks, &one->state));
     uint64_t delay = reference_hash(p->seed, (uint64_t)index, 100 + (uint64_t)context->rank);
     if (delay % 50 == 0) usleep((useconds_t)(delay / 50 % 800));
-    /* Whether a rank calls blocking or not is its own affair. */
+    /* Each rank decides for itself whether the call blocks. */
     bool blocking = delay / 7 % 2 == 0;
     tutti_status status = call_start(&one->state, context->comm, blocking ? NULL : &TUTTI_OPTIONS(.work = &one->work));
     return status == TUTTI_OK ? TUTTI_OK : fail_call(p, one, status);
@@ -120,7 +120,7 @@ static tutti_status run_batch(const plan *p, const ranks_context *context, int f
     tutti_status status = start_message(p, context, first, m);
     for (; started < count && status == TUTTI_OK; started++)
         status = start(p, context, first + started, &batch[started]);
-    /* In the opposite order on odd ranks: waiting has no order. */
+    /* Odd ranks wait in the opposite order: works may be waited for in any order. */
     for (int i = 0; i < started && status == TUTTI_OK; i++)
         status = finish(p, &batch[context->rank % 2 == 0 ? i : started - 1 - i]);
     if (status == TUTTI_OK) status = finish_message(p, context, first, m);

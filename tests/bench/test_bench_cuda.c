@@ -1,6 +1,6 @@
 /*
- * The benchmark programs on CUDA memory: tables, flags and words for what cannot be, on the stand-in for a GPU
- * (TUTTI_CUDA_MODULE), with ranks that share it and with one each.
+ * The benchmark programs on CUDA memory: tables, flags and error texts, on the stand-in for a GPU
+ * (TUTTI_CUDA_MODULE), with ranks that share a GPU and with a GPU for each.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -48,11 +48,11 @@ Test(bench_cuda, flags_for_gpus_work_together) {
     }
 }
 
-/* By a driver that is made up: a MiB is gone at each look. */
-Test(bench_cuda, memory_that_went_is_told_in_the_end) {
+/* The fake driver reports a MiB less free memory at each query. */
+Test(bench_cuda, memory_that_was_used_is_reported_at_the_end) {
     char path[4096], command[8192];
     snprintf(path, sizeof path, "%s/tests/fake_driver", perf_build_folder());
-    if (access(path, F_OK) != 0) cr_skip("the driver that is made up comes with the module for CUDA");
+    if (access(path, F_OK) != 0) cr_skip("the fake driver is built only with the CUDA module");
     snprintf(command, sizeof command, "env LD_LIBRARY_PATH='%s' all_reduce_perf --device cuda -t 2 -b 8 -e 8 -n 1 -M 1",
              path);
     perf_result out = perf_run(command);
@@ -85,7 +85,7 @@ static void expect_failure(const char *command, const char *words) {
     cr_expect(strstr(out.notes, words), "%s does not say '%s':\n%s", command, words, out.notes);
 }
 
-Test(bench_cuda, what_cannot_be_is_said) {
+Test(bench_cuda, impossible_runs_end_with_an_error_that_gives_the_reason) {
     expect_failure("env STANDIN_GPUS=0 all_reduce_perf --device cuda -t 2 -b 8 -e 8", "no CUDA-capable device");
     expect_failure("env STANDIN_FAIL=fill:3 all_reduce_perf --device cuda -b 8 -e 8", "# error: ");
     expect_failure("env TUTTI_CUDA_MODULE=/nowhere.so all_reduce_perf --device cuda -b 8 -e 8", "/nowhere.so");
@@ -96,7 +96,7 @@ Test(bench_cuda, what_cannot_be_is_said) {
                    "made to fail");
 }
 
-Test(bench_cuda, that_there_is_no_gpu_is_said_once_with_what_to_do) {
+Test(bench_cuda, a_missing_gpu_is_reported_once_with_what_to_do) {
     static const char *const ways[] = {"all_reduce_perf -t 3", "all_reduce_perf -t 3 --ranks threads",
                                        "tuttirun --standalone --nproc-per-node 3 all_reduce_perf"};
     char command[256];
@@ -113,7 +113,7 @@ Test(bench_cuda, that_there_is_no_gpu_is_said_once_with_what_to_do) {
 }
 
 /* A user with a GPU for each rank does not expect calls to go through host memory. */
-Test(bench_cuda, that_calls_go_through_host_memory_is_told_once_with_the_reason) {
+Test(bench_cuda, calls_through_host_memory_are_reported_once_with_the_reason) {
     perf_result out =
         perf_run("env STANDIN_GPUS=2 TUTTI_NCCL_LIBRARY=/no/such/libnccl.so all_reduce_perf --device cuda -t 2 "
                  "-b 8 -e 8K -f 32 -n 3");
@@ -123,7 +123,7 @@ Test(bench_cuda, that_calls_go_through_host_memory_is_told_once_with_the_reason)
     cr_expect_null(strstr(told + 1, "go through host memory"), "%s", out.notes);
     cr_expect_not_null(strstr(told, "/no/such/libnccl.so: cannot open shared object file"), "%s", out.notes);
     out = perf_run("env STANDIN_GPUS=2 TUTTI_ALGORITHM=staged all_reduce_perf --device cuda -t 2 -b 8 -e 8 -n 3");
-    cr_expect_null(strstr(out.notes, "go through host memory"), "%s", out.notes); /* it was asked for */
+    cr_expect_null(strstr(out.notes, "go through host memory"), "%s", out.notes); /* the user chose this */
 }
 
 Test(bench_cuda, each_wrong_element_in_a_gpu_is_counted) {

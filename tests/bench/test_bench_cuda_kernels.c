@@ -1,6 +1,6 @@
 /*
- * What of the benchmarks needs the trainer's kernels: graphs, work between operations, and kernels_perf. On the stand-in that has
- * kernels (TUTTI_CUDA_MODULE).
+ * The benchmarks that need the trainer's kernels: graphs, work between operations, and kernels_perf. They run on the
+ * stand-in that has kernels (TUTTI_CUDA_MODULE).
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 TestSuite(bench_cuda_kernels, .timeout = 100);
 
-Test(bench_cuda_kernels, iterations_go_into_a_graph_or_it_is_said_why_not) {
+Test(bench_cuda_kernels, iterations_go_into_a_graph_or_the_reason_is_reported) {
     perf_result alone = perf_run("all_reduce_perf --device cuda -G 3 -b 8 -e 8K -f 1024 -n 4");
     cr_expect_eq(alone.code, 0, "%s", alone.notes);
     cr_expect_eq(alone.rows - alone.bad_rows, 2, "%s", alone.bad);
@@ -30,7 +30,7 @@ Test(bench_cuda_kernels, iterations_go_into_a_graph_or_it_is_said_why_not) {
     const char *line = strstr(staged.notes, "# Option -G (CUDA graph) not supported: ");
     cr_assert_not_null(line, "%s", staged.notes);
     cr_expect(strstr(line, "cannot be captured") && strstr(line, ". Ignoring\n"), "%s", line);
-    cr_expect_null(strstr(line + 1, "# Option -G"), "it is said once:\n%s", line);
+    cr_expect_null(strstr(line + 1, "# Option -G"), "reported more than once:\n%s", line);
 }
 
 static void expect_compute(const char *command) {
@@ -53,7 +53,7 @@ Test(bench_cuda_kernels, ranks_compute_between_operations) {
     expect_compute("all_reduce_perf -t 2 --compute 20 -b 8K -e 8K -n 2");
 }
 
-/* How many rows of kernels_perf have a time, and how many have none. */
+/* Counts the rows of kernels_perf that have a time, and those without one. */
 static void count_kernels(const char *command, int *timed_out, int *untimed_out) {
     char line[512], name[64];
     int timed = 0, untimed = 0;
@@ -78,7 +78,7 @@ Test(bench_cuda_kernels, kernels_are_measured_on_both_devices) {
     cr_expect_eq(untimed, 0);
     count_kernels("--device cuda --bytes 1M --rounds 1", &timed, &untimed);
     cr_expect_geq(timed, 40, "%d rows", timed);
-    cr_expect_leq(untimed, 4, "%d rows without a time", untimed); /* differences of times, which may be below zero */
+    cr_expect_leq(untimed, 4, "%d rows without a time", untimed); /* differences of times, which may be negative */
 }
 
 Test(bench_cuda_kernels, kernels_are_written_to_files_and_chosen_by_name) {

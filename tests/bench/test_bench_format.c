@@ -1,5 +1,5 @@
 /*
- * The benchmarks' text and JSON: what programs that parse nccl-tests rely on, to the last space.
+ * The benchmarks' text and JSON: the format that parsers of nccl-tests' output rely on, to the last space.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ Test(bench_format, number_loses_digits_before_it_leaves_its_width) {
     expect_number(12345678.0, 6, " 1e+07");
 }
 
-Test(bench_format, header_is_rendered_as_others_parse_it) {
+Test(bench_format, header_is_rendered_as_parsers_expect_it) {
     bench_options options = options_of(NULL, NULL);
     captured out;
     capture(&out);
@@ -95,7 +95,7 @@ Test(bench_format, header_has_columns_for_flags) {
 
 static const bench_half fast = {.time_us = 41.3, .alg_bw = 25.39, .bus_bw = 44.43, .checked = true};
 
-Test(bench_format, row_is_rendered_as_others_parse_it) {
+Test(bench_format, row_is_rendered_as_parsers_expect_it) {
     bench_options options = options_of(NULL, NULL);
     bench_row row = {.bytes = 1048576,
                      .count = 262144,
@@ -174,7 +174,7 @@ static void expect_footer(bench_summary summary, const char *expected) {
     release(&out);
 }
 
-Test(bench_format, footer_tells_the_verdicts) {
+Test(bench_format, footer_reports_the_verdicts) {
     expect_footer((bench_summary){.bus_bw = 44.4312, .least_bw = -1},
                   "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 44.4312 \n#\n"
                   "# Collective test concluded: all_reduce_perf\n#\n\n");
@@ -186,7 +186,7 @@ Test(bench_format, footer_tells_the_verdicts) {
                   "# Collective test concluded: all_reduce_perf\n#\n# error: broken\n");
 }
 
-Test(bench_format, footer_tells_the_memory_that_went) {
+Test(bench_format, footer_reports_the_memory_that_was_used) {
     const bench_memory_use use = {.initialization_bytes = 1288490189, .buffer_bytes = 64 << 20, .collective_bytes = -1};
     expect_footer((bench_summary){.bus_bw = 9, .least_bw = -1, .memory = &use},
                   "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 9 \n#\n"

@@ -1,5 +1,5 @@
 /*
- * The benchmarks' command line: nccl-tests' flags and defaults, the words for wrong ones, sizes and groups.
+ * The benchmarks' command line: nccl-tests' flags and defaults, the errors for wrong ones, sizes and groups.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -81,7 +81,7 @@ Test(bench_options, wrong_flags_name_the_nearest) {
     expect_refused("stray", "'stray'");
 }
 
-Test(bench_options, flags_without_meaning_are_noted) {
+Test(bench_options, flags_without_effect_are_noted) {
     bench_options options;
     char text[1024] = "";
     FILE *notes = fmemopen(text, sizeof text, "w");

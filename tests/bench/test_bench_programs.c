@@ -1,6 +1,6 @@
 /*
- * The benchmark programs as others run them: start one, read its table by splitting lines at white space, and look at
- * the exit code.
+ * The benchmark programs as users run them: each test starts one, reads its table by splitting lines at white space,
+ * and checks the exit code.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -40,7 +40,7 @@ Test(bench_programs, hypercube_takes_powers_of_two_and_says_so) {
     cr_expect(strstr(split.notes, "(a power of two), not 3"), "%s", split.notes);
 }
 
-/* Writes a file of traffic for 3 ranks, and gives the words that name it to a program. */
+/* Writes a file of traffic for 3 ranks, and returns the variable that names it to a program. */
 static const char *traffic_file(char *path) {
     static char words[128];
     FILE *file = fopen(path, "w");
@@ -129,7 +129,7 @@ Test(bench_programs, a_launcher_s_processes_are_the_ranks) {
     cr_expect(strstr(out.notes, "leave them out"), "%s", out.notes);
 }
 
-Test(bench_programs, exit_code_tells_of_missing_bandwidth_and_wrong_flags) {
+Test(bench_programs, exit_code_reports_missing_bandwidth_and_wrong_flags) {
     perf_result slow = perf_run("env NCCL_TESTS_MIN_BW=1000000 all_reduce_perf -t 2 -b 8 -e 8 -n 1");
     cr_expect_neq(slow.code, 0);
     cr_expect(strstr(slow.notes, " FAILED\n"), "%s", slow.notes);
@@ -138,7 +138,7 @@ Test(bench_programs, exit_code_tells_of_missing_bandwidth_and_wrong_flags) {
     cr_expect(strstr(wrong.notes, "--minbytes"), "%s", wrong.notes);
 }
 
-Test(bench_programs, kernels_are_chosen_by_a_name_that_is_there) {
+Test(bench_programs, kernels_are_chosen_by_an_existing_name) {
     if (access("bin/kernels_perf", X_OK) != 0) cr_skip_test("there is no kernels_perf");
     perf_result wrong = perf_run("kernels_perf --bytes 64K --rounds 1 --only nothinglikethis");
     cr_expect_neq(wrong.code, 0);

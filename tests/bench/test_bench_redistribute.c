@@ -1,5 +1,5 @@
 /*
- * redistribute_perf as others run it: its tables, its files, what it refuses.
+ * redistribute_perf as users run it: its tables, its files, and the arguments it refuses.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ TestSuite(bench_redistribute, .timeout = 60);
 
 static char output[32768];
 
-/* Its exit code; both streams are in `output`. */
+/* Runs the program and returns its exit code; standard output and standard error are in `output`. */
 static int run(const char *arguments) {
     char command[1024];
     snprintf(command, sizeof command, "timeout 50 '%s/bin/redistribute_perf' %s 2>&1", perf_build_folder(), arguments);
@@ -24,7 +24,7 @@ static int run(const char *arguments) {
     return perf_exit_code(pclose(pipe));
 }
 
-/* Rows that begin with a number, whose `column`-th word is 0: nothing is wrong. */
+/* Counts the rows that begin with a number and whose `column`-th word is 0, which means no wrong elements. */
 static int count_good_rows(int column) {
     static char copy[sizeof output];
     char *line_end, *word_end;
@@ -53,16 +53,16 @@ Test(bench_redistribute, pairs_of_layouts_have_a_row_for_each_size) {
     cr_expect(strstr(output, " of 7 rows; predicted / measured, geometric mean: ") != NULL, "%s", output);
 }
 
-Test(bench_redistribute, many_tensors_go_in_one_round) {
+Test(bench_redistribute, many_tensors_are_moved_in_one_round) {
     cr_expect_eq(run("-t 4 --many 7 -b 4K -e 16K -f 2 -n 3"), 0, "%s", output);
     cr_expect_eq(count_good_rows(9), 3, "%s", output);
 }
 
-Test(bench_redistribute, tensors_lie_in_cuda_memory) {
+Test(bench_redistribute, tensors_may_be_in_cuda_memory) {
     setenv("STANDIN_GPUS", "1", 1);
     cr_expect_eq(run("--device cuda -t 3 -b 8 -e 32K -f 64 -n 3"), 0, "%s", output);
     cr_expect_eq(count_good_rows(10), 7 * 3, "%s", output);
-    cr_expect(strstr(output, "   N/A ") != NULL, "%s", output); /* in place of predictions */
+    cr_expect(strstr(output, "   N/A ") != NULL, "%s", output); /* printed in place of predictions */
     cr_expect(strstr(output, "stand-in") != NULL, "%s", output);
     cr_expect_eq(run("--device cuda --ranks threads -t 2 -b 4K -e 4K -n 3 --bare -d int8"), 0, "%s", output);
     cr_expect_eq(count_good_rows(10), 7, "%s", output);
@@ -102,7 +102,7 @@ Test(bench_redistribute, files_have_all_rows) {
     rmdir(folder);
 }
 
-Test(bench_redistribute, what_cannot_be_is_refused_in_one_line) {
+Test(bench_redistribute, wrong_arguments_are_refused_in_one_line) {
     static const char *const bad[][2] = {
         {"-t 2 --from S0", "--from and --to belong together"},
         {"-t 2 --mesh 2x2", "--mesh is for 4 ranks, and there are 2"},

@@ -1,6 +1,6 @@
 /*
- * The benchmarks' arithmetic and data: counts and bus factors per collective, and a check that finds each wrong
- * element and no right one.
+ * The benchmarks' arithmetic and data: counts and bus factors per collective, and the check, which finds every wrong
+ * element and reports no right one.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -77,7 +77,7 @@ Test(bench_values, float_sums_are_the_sums_of_what_ranks_send) {
     cr_expect_eq(bench_values_check_reduced(&pattern, 0, COUNT, sum), COUNT);
 }
 
-Test(bench_values, data_written_where_none_belongs_is_counted) {
+Test(bench_values, data_written_outside_of_the_result_is_counted) {
     bench_pattern pattern = {.type = &bench_types[BENCH_TYPE_FLOAT]};
     float data[100] = {0};
     cr_expect_eq(bench_values_check_untouched(&pattern, 100, data), 0);
@@ -118,7 +118,7 @@ Test(bench_traffic, parts_grow_with_the_distance_round_the_ring) {
     cr_expect_eq(bench_traffic_bytes(&traffic, 0, 1, 4, 9631), 2000, "2006 must be rounded down");
 }
 
-/* Reads `text` as a file of traffic. */
+/* Reads `text` as a traffic file. */
 static tutti_status read_matrix(const char *text, bench_traffic *traffic_out) {
     char path[] = "/tmp/tutti-traffic-XXXXXX";
     int descriptor = mkstemp(path);
@@ -131,7 +131,7 @@ static tutti_status read_matrix(const char *text, bench_traffic *traffic_out) {
     return status;
 }
 
-Test(bench_traffic, a_file_tells_all_parts) {
+Test(bench_traffic, a_file_gives_all_parts) {
     bench_traffic traffic;
     clear_traffic();
     setenv("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", "2", 1);
@@ -146,7 +146,7 @@ Test(bench_traffic, a_file_tells_all_parts) {
     bench_traffic_free(&traffic);
 }
 
-Test(bench_traffic, what_cannot_be_read_is_named) {
+Test(bench_traffic, errors_name_what_cannot_be_read) {
     static const char *const wrong[] = {"", "1 2\n", "1 2\n3\n", "1\n2\n", "1 x\n2 3\n", "1 2\n3 -4\n", "1,2\n3,4\n"};
     bench_traffic traffic;
     clear_traffic();

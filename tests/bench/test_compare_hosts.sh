@@ -30,7 +30,7 @@ grep -q '^## all_reduce, 1+1 ranks' "$work/hosts.md" || exit 1
 
 grep -q '^0 of 0 cells are behind' "$work/behind.md" || exit 1 # there are no peers
 
-# Tutti by each of its algorithms, four hosts.
+# Tutti with each of its algorithms, on four hosts.
 mkdir "$work/rows"
 compare --rows --ranks 4x1 --collectives all_reduce --min-bytes 4K --out "$work/rows"
 for text in 'wrong elements: 0' 'all_reduce, 4x1 ranks' 'any-order' 'double_tree'; do
@@ -42,7 +42,7 @@ for text in 'wrong elements: 0' 'all_reduce, 4x1 ranks' 'any-order' 'double_tree
 done
 if grep '^failed: ' "$work/out"; then exit 1; fi
 
-# A run that was stopped while it wrote a line goes on from the one before.
+# A run that was stopped while it wrote a line resumes after the line before.
 cp "$work/launches.jsonl" "$work/all"
 head -n 3 "$work/all" >"$work/launches.jsonl"
 printf '[["1", "cut' >>"$work/launches.jsonl"

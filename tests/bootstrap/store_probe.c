@@ -1,7 +1,7 @@
 /*
  * Our store's two ends as a program, for the test with PyTorch's (store_torch.py):
  *   store_probe serve           prints its port and serves until its input ends
- *   store_probe client PORT     sets, adds, reads and waits as the script expects; the exit code tells
+ *   store_probe client PORT     sets, adds, reads and waits as the script expects; exits with 0 on success
  */
 #include <stdio.h>
 #include <stdlib.h>

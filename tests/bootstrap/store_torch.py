@@ -41,7 +41,7 @@ def in_threads(*calls):
 
 
 def settle(client):
-    """What has no reply is done when a later request of the same client has one."""
+    """Waits until requests without a reply are done: a later request of the same client has a reply."""
     client.num_keys()
 
 
@@ -58,7 +58,7 @@ def basics(a, b):
     assert a.delete_key("c") and not a.delete_key("c")
     assert a.num_keys() >= 2
     expect_error(dist.DistStoreError, b.wait, ["missing"], 0.2 * SECOND)
-    assert b.get("k") == b"x\0y", "in step after a wait that was taken back"
+    assert b.get("k") == b"x\0y", "out of step after a wait that was cancelled"
     in_threads(lambda: a.wait(["late"], 20 * SECOND), lambda: b.set("late", "1"))
     big = bytes(range(256)) * 32768
     a.set("big", big)
@@ -116,6 +116,6 @@ torch_clients_on_our_server()
 for libuv in (True, False):
     try:
         our_client_on_torch_server(libuv)
-    except (RuntimeError, TypeError) as absent:  # a build without one of the two servers
-        print(f"PyTorch's server with use_libuv={libuv} is not to be had: {absent}")
+    except (RuntimeError, TypeError) as absent:  # this build lacks one of the two servers
+        print(f"PyTorch's server with use_libuv={libuv} is not available: {absent}")
 print("PyTorch's store and ours understand each other")

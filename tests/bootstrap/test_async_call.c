@@ -1,5 +1,6 @@
 /*
- * Calls without a time limit, on a thread of their own: a caller that waits gets the result, and one that gives up leaves nothing behind.
+ * Calls that may block without limit, on a thread of their own: a caller that waits gets the result, and one that
+ * gives up leaves nothing behind.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
@@ -16,7 +17,7 @@ static atomic_int destroyed;
 
 typedef struct question {
     tutti_async_call call; /* first */
-    sem_t may_end;         /* as a name server's answer would let it */
+    sem_t may_end;         /* posted when the call may return, as a name server's answer would */
     int number, square;
 } question;
 
@@ -44,13 +45,13 @@ static question *ask(int number, unsigned may_end) {
 
 static void await_destroyed(int count) {
     for (int ms = 0; atomic_load(&destroyed) < count && ms < PATIENCE_MS; ms++) poll(NULL, 0, 1);
-    poll(NULL, 0, 20); /* for one too many */
+    poll(NULL, 0, 20); /* time for one too many */
     cr_assert_eq(atomic_load(&destroyed), count, "%d destroyed, not %d", atomic_load(&destroyed), count);
 }
 
 TestSuite(async_call, .timeout = 60);
 
-Test(async_call, who_waits_gets_the_result) {
+Test(async_call, a_caller_that_waits_gets_the_result) {
     question *q = ask(7, 0);
     cr_assert_eq(tutti_async_call_start(&q->call), 0);
     cr_assert_not(tutti_async_call_wait(&q->call, 0), "it has not been answered");
@@ -63,7 +64,7 @@ Test(async_call, who_waits_gets_the_result) {
     await_destroyed(1);
 }
 
-Test(async_call, what_nobody_waits_for_any_more_goes_when_the_call_returns) {
+Test(async_call, an_abandoned_call_is_destroyed_when_it_returns) {
     question *q = ask(7, 0);
     cr_assert_eq(tutti_async_call_start(&q->call), 0);
     cr_assert_not(tutti_async_call_wait(&q->call, 10));
@@ -74,13 +75,13 @@ Test(async_call, what_nobody_waits_for_any_more_goes_when_the_call_returns) {
     await_destroyed(1);
 }
 
-Test(async_call, one_that_was_not_started_goes_at_once) {
+Test(async_call, a_call_that_was_not_started_is_destroyed_at_once) {
     question *q = ask(7, 0);
     tutti_async_call_release(&q->call);
     cr_assert_eq(atomic_load(&destroyed), 1);
 }
 
-/* Ends meet in all orders. */
+/* The caller's release and the end of the call come in all orders. */
 Test(async_call, every_one_of_many_is_destroyed_once) {
     enum { COUNT = 200 };
     for (int i = 0; i < COUNT; i++) {

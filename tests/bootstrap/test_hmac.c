@@ -30,7 +30,7 @@ Test(hmac, sha256_gives_the_digests_of_the_standard) {
 }
 
 Test(hmac, padding_is_right_around_a_blocks_end) {
-    /* The same message whole and byte by byte, at each length where the padding changes shape. */
+    /* Hashes a message whole and byte by byte, at each length where the padding changes shape. */
     uint8_t message[200], whole[TUTTI_SHA256_BYTES], pieces[TUTTI_SHA256_BYTES];
     memset(message, 0x5a, sizeof message);
     for (size_t bytes = 50; bytes < sizeof message; bytes++) {
@@ -47,7 +47,7 @@ Test(hmac, padding_is_right_around_a_blocks_end) {
 
 typedef struct vector {
     const char *name;
-    int key_byte; /* -1: the text `key` */
+    int key_byte; /* -1: the key is the text `key` */
     size_t key_bytes;
     const char *key;
     int data_byte;

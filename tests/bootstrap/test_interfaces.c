@@ -1,5 +1,5 @@
 /*
- * Which addresses a host offers to others, and in what order: on hosts that are made up, and on this one.
+ * Which addresses a host offers to others, and in what order: on made-up hosts, and on this one.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@ TestSuite(interfaces, .timeout = 60);
 
 enum { MOST = 16 };
 
-/* A host in one line per address: name, address, speed, then letters: d down, p point to point, i inner, o on the loopback
- * interface. */
+/* A host in one line per address: name, address, speed, then letters: d down, p point to point, i inner, o on the
+ * loopback interface. */
 typedef struct line {
     const char *name, *address;
     uint32_t speed_mbit;
@@ -38,7 +38,7 @@ static int make_host(const line *lines, tutti_interface *all) {
     return count;
 }
 
-/* "10.0.0.1 fd00::1" of what is chosen. */
+/* Returns the chosen addresses as text, such as "10.0.0.1 fd00::1". */
 static const char *choose(const line *lines, const char *filter, int capacity) {
     static char text[1024];
     tutti_interface all[MOST], chosen[MOST];
@@ -137,7 +137,7 @@ static void set_filter(const char *tutti, const char *nccl, const char *gloo) {
     tutti_settings_reload();
 }
 
-Test(interfaces, of_this_machine_are_found) {
+Test(interfaces, those_of_this_machine_are_found) {
     tutti_interface items[MOST];
     int count = 0;
     set_filter("", "", "");
@@ -149,7 +149,7 @@ Test(interfaces, of_this_machine_are_found) {
     }
 }
 
-Test(interfaces, of_this_machine_are_restricted_by_the_first_variable_that_is_set) {
+Test(interfaces, those_of_this_machine_are_restricted_by_the_first_variable_that_is_set) {
     tutti_interface items[MOST];
     int count = 0;
     set_filter("=lo", "=no", "=no");

@@ -1,6 +1,6 @@
 /*
- * Ranks that others start: Open MPI's mpirun and MPICH's mpiexec as they are installed here, rank tables, and MPI's variables
- * without any MPI. Each test starts world_probe, in which ranks meet, and make a communicator.
+ * Ranks that launchers start: Open MPI's mpirun and MPICH's mpiexec as they are installed here, rank tables, and
+ * MPI's variables without any MPI. Each test starts world_probe, in which the ranks meet and create a communicator.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void enter(void) {
     setenv("P", probe, 1);
 }
 
-/* Skips the test unless the shell's condition holds; nothing is left behind. */
+/* Skips the test unless the shell's condition holds; removes the test's folder first. */
 static void need(const char *condition, const char *what) {
     if (shell_run("%s", condition) == 0) return;
     shell_leave_folder();
@@ -35,14 +35,14 @@ static void need(const char *condition, const char *what) {
 #define NEED_PROGRAM(program) need("command -v " program, "no " program)
 #define NEED_MODULE(name)     need("test -e $TUTTI_BUILD/lib/libtutti_" name ".so", "no module " name " in this build")
 
-/* All four ranks have said that they are there, with the same end of the line. */
+/* Checks that all four ranks have printed their line, each with the same end. */
 static void expect_ranks(const char *what) {
     for (int i = 0; i < 4; i++) {
         char line[128];
         snprintf(line, sizeof line, "rank %d of 4, local %d of 4, node 0 of 1: %s\n", i, i, what);
         HAS(line);
     }
-    cr_assert_eq(shell_count("\n"), 4, "nothing else:\n%s", shell_output);
+    cr_assert_eq(shell_count("\n"), 4, "expected nothing else:\n%s", shell_output);
 }
 
 LAUNCHERS_TEST(open_mpis_mpirun_needs_no_address) {
@@ -53,14 +53,14 @@ LAUNCHERS_TEST(open_mpis_mpirun_needs_no_address) {
     expect_ranks("summed");
 }
 
-/* PMIX_RANK taken away: as with an Open MPI that has another PMIx, or without the module. */
+/* Without PMIX_RANK, as with an Open MPI that has another PMIx, or without the module. */
 LAUNCHERS_TEST(on_one_host_open_mpis_variables_are_enough) {
     NEED_PROGRAM("mpirun.openmpi");
     cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "env -u PMIX_RANK $P"), 0, "%s", shell_output);
     expect_ranks("met");
 }
 
-/* And Open MPI's variables taken away: what PMIx alone says, as under PRRTE. */
+/* Without Open MPI's variables: only PMIx gives the ranks, as under PRRTE. */
 LAUNCHERS_TEST(pmix_alone_is_enough) {
     NEED_PROGRAM("mpirun.openmpi");
     NEED_MODULE("pmix");
@@ -69,7 +69,8 @@ LAUNCHERS_TEST(pmix_alone_is_enough) {
     expect_ranks("met");
 }
 
-/* Two ranks run the line of sh, in which $PPID is mpirun and their server; then each has left its words and exit code in a file. */
+/* Two ranks run the shell line, in which $PPID is mpirun and their server; each writes its output and exit code to a
+ * file. */
 static void meet_at_pmix(const char *line) {
     NEED_PROGRAM("mpirun.openmpi");
     NEED_MODULE("pmix");
@@ -85,7 +86,7 @@ static void meet_at_pmix(const char *line) {
         cr_assert_leq(atoi(at += strlen("exit code 1 after ")), 10, "%s", shell_output);
 }
 
-LAUNCHERS_TEST(a_rank_that_comes_late_to_pmix_is_not_waited_for_without_end) {
+LAUNCHERS_TEST(the_wait_for_a_rank_that_comes_late_to_pmix_ends) {
     meet_at_pmix("if [ $PMIX_RANK = 1 ]; then sleep 6; fi");
     HAS("the start has waited 2 s for the launcher's PMIx server, at which all ranks of the job meet; waits until "
         "TUTTI_CONNECT_TIMEOUT_MS");
@@ -93,8 +94,8 @@ LAUNCHERS_TEST(a_rank_that_comes_late_to_pmix_is_not_waited_for_without_end) {
     HAS("exit code 1 after ");
 }
 
-LAUNCHERS_TEST(a_pmix_server_that_stands_still_is_not_waited_for_without_end) {
-    /* Not before mpirun has started both. */
+LAUNCHERS_TEST(the_wait_for_a_pmix_server_that_stands_still_ends) {
+    /* mpirun must have started both ranks before it stops. */
     meet_at_pmix(
         "touch here-$PMIX_RANK; until [ -e here-0 ] && [ -e here-1 ]; do sleep 0.1; done; kill -STOP $PPID; sleep 0.3");
     cr_assert_eq(shell_count("PMIx: no answer from the launcher's server on this host within 5000 ms "
@@ -118,7 +119,7 @@ LAUNCHERS_TEST(a_rank_that_fails_under_mpiexec_is_a_failure) {
         "%s", shell_output);
 }
 
-LAUNCHERS_TEST(master_addr_counts_before_the_launchers_server) {
+LAUNCHERS_TEST(master_addr_takes_precedence_over_the_launchers_server) {
     NEED_PROGRAM("mpiexec.mpich");
     cr_assert_eq(shell_run("MASTER_ADDR=127.0.0.1 MASTER_PORT=1 TUTTI_CONNECT_TIMEOUT_MS=1500 timeout 60 " MPICH
                            "sh -c '[ $PMI_RANK = 0 ] || exec $P; sleep 3'"),
@@ -127,7 +128,7 @@ LAUNCHERS_TEST(master_addr_counts_before_the_launchers_server) {
 }
 
 /* A user who sets MPI's variables without a launcher must say where the ranks meet. */
-LAUNCHERS_TEST(variables_alone_do_with_an_address) {
+LAUNCHERS_TEST(variables_alone_suffice_with_an_address) {
     cr_assert_eq(
         shell_run("export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 10000)) PMI_SIZE=4\n"
                   "for r in 1 2 3 0; do PMI_RANK=$r MPI_LOCALRANKID=$r MPI_LOCALNRANKS=4 timeout 60 $P & done; wait"),

@@ -1,6 +1,6 @@
 /*
- * Where do we meet, and with which secret. Criterion runs each test in a process of its own, so the variables that a test
- * sets are its own.
+ * Where the ranks meet, and with which secret. Criterion runs each test in a process of its own, so the variables
+ * that a test sets are its own.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ TestSuite(meeting, .timeout = 60);
 
 /* ---------------------------------------------------------------------------------------------- places */
 
-Test(meeting, a_place_to_meet_is_needed_and_checked) {
+Test(meeting, an_address_to_meet_at_is_needed_and_checked) {
     static const char *const places[] = {
         "",
         "MASTER_ADDR=127.0.0.1",
@@ -27,8 +27,8 @@ Test(meeting, a_place_to_meet_is_needed_and_checked) {
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=x",
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=0",
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=70000",
-        "RANK=0 WORLD_SIZE=2 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=a", /* torchrun's give the rank, not the place */
-        "PMI_RANK=0 PMI_SIZE=2", /* on one host, but nothing tells this job from another */
+        "RANK=0 WORLD_SIZE=2 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=a", /* torchrun's give the rank, not the address */
+        "PMI_RANK=0 PMI_SIZE=2", /* on one host, but nothing distinguishes this job from another */
         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1",
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -57,7 +57,7 @@ static tutti_meeting find_meeting(const char *variables) {
     return meeting;
 }
 
-Test(meeting, the_place_to_meet_follows_from_the_launchers_variables) {
+Test(meeting, the_address_to_meet_at_follows_from_the_launchers_variables) {
     tutti_meeting meeting =
         find_meeting("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RUN_ID=job");
     cr_assert(strcmp(meeting.host, "h") == 0 && meeting.port == 1 && strcmp(meeting.run, "job") == 0 && !meeting.agent);
@@ -66,7 +66,7 @@ Test(meeting, the_place_to_meet_follows_from_the_launchers_variables) {
     cr_assert_str_eq(meeting.run, "slurm-12.3");
     cr_assert(meeting.port >= 20000 && meeting.port < 30000, "%d", meeting.port);
     tutti_meeting other = find_meeting(SLURM_STEP "SLURM_STEP_NODELIST=node[07-09],x SLURM_JOB_ID=12 SLURM_STEP_ID=4");
-    cr_assert_neq(other.port, meeting.port, "another step, another port");
+    cr_assert_neq(other.port, meeting.port, "two steps have the same port");
     other = find_meeting(SLURM_STEP "SLURM_STEP_NODELIST=a SLURM_JOB_ID=12 MASTER_ADDR=b MASTER_PORT=5");
     cr_assert(strcmp(other.host, "b") == 0 && other.port == 5, "MASTER_ADDR and MASTER_PORT count first");
     meeting = find_meeting(ONE_HOST "OMPI_MCA_ess_base_jobid=17");
@@ -79,7 +79,7 @@ Test(meeting, the_place_to_meet_follows_from_the_launchers_variables) {
     cr_assert_eq(find_meeting(ONE_HOST).port, 12345);
 }
 
-Test(meeting, the_store_listens_where_its_address_leads) {
+Test(meeting, the_store_listens_on_the_interface_of_its_address) {
     cr_assert_str_eq(tutti_meeting_listen_address("localhost"), "127.0.0.1");
     cr_assert_str_eq(tutti_meeting_listen_address("127.0.0.1"), "127.0.0.1");
     cr_assert_null(tutti_meeting_listen_address("node1"), "a name may mean another address elsewhere");
@@ -88,7 +88,7 @@ Test(meeting, the_store_listens_where_its_address_leads) {
     cr_assert_not(tutti_meeting_is_loopback("10.0.0.1"));
 }
 
-Test(meeting, a_store_of_which_rank_0_tells_listens_where_it_tells) {
+Test(meeting, a_store_that_rank_0_announces_listens_at_the_announced_address) {
     tutti_world one = {.rank = 0, .size = 4, .local_size = 4, .nodes = 1},
                 two = {.size = 4, .local_size = 2, .nodes = 2};
     char text[TUTTI_ADDRESS_TEXT_BYTES];
@@ -104,7 +104,7 @@ Test(meeting, a_store_of_which_rank_0_tells_listens_where_it_tells) {
     else cr_assert_null(address, "one of %d: %s", told, address);
     setenv("TUTTI_SOCKET_IFNAME", "=no-such", 1);
     tutti_settings_reload();
-    cr_assert_null(tutti_meeting_own_address(&two, text), "the error comes when the address is told");
+    cr_assert_null(tutti_meeting_own_address(&two, text), "an interface that does not exist has an address");
 }
 
 /* ------------------------------------------------------------------------------------------------ secret */

@@ -1,5 +1,5 @@
 /*
- * The job's store as ranks find it: rank 0 serves, or joins what is there already, or the launcher hosts it.
+ * The job's store as ranks find it: rank 0 serves it, or joins an existing one, or the launcher hosts it.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -52,7 +52,7 @@ static tutti_status exchange(const ranks_context *context, const tutti_rendezvou
     snprintf(key, sizeof key, "%s/%d", prefix, context->rank);
     snprintf(value, sizeof value, "rank %d", context->rank);
     TUTTI_TRY(store->set(store->context, key, value, strlen(value) + 1));
-    if (context->rank == context->nranks - 1) usleep(300000); /* rank 0 must not be gone by then */
+    if (context->rank == context->nranks - 1) usleep(300000); /* rank 0 must still be there then */
     for (int i = 0; i < context->nranks; i++) {
         char expected[32];
         snprintf(key, sizeof key, "%s/%d", prefix, i);
@@ -109,11 +109,11 @@ Test(rendezvous, the_launcher_hosts_the_store) {
     run_with_store("True");
 }
 
-Test(rendezvous, rank_0_joins_a_store_that_is_there_already) {
+Test(rendezvous, rank_0_joins_an_existing_store) {
     run_with_store("False");
 }
 
-Test(rendezvous, a_port_that_something_else_has_is_named) {
+Test(rendezvous, a_port_that_is_in_use_is_named) {
     int port, fd = wire_listen(&port);
     char text[32];
     const tutti_world world = {.rank = 0, .size = 2, .local_size = 2, .nodes = 1};
@@ -128,7 +128,7 @@ Test(rendezvous, a_port_that_something_else_has_is_named) {
     close(fd);
 }
 
-/* A store of another user that was first at the job's port, which it reports. */
+/* Starts a store of another user at the job's port, before rank 0; reports when it listens. */
 static pid_t start_strangers_store(int *port_out) {
     int ends[2];
     if (pipe(ends) != 0) return -1;

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Ranks under a real Slurm, made for this test: munged, slurmctld and two slurmd on this machine, all of whose files are in a
-# folder that goes with them. Started by srun with PMIx, with PMI and with variables alone, and from a batch script.
+# Ranks under a real Slurm, set up for this test: munged, slurmctld and two slurmd on this machine, with all files in a
+# temporary folder. Ranks are started by srun with PMIx, with PMI and with variables alone, and from a batch script.
 #
-# usage: test_slurm.sh BUILD_FOLDER; exits with 77 after saying why where Slurm cannot run.
+# usage: test_slurm.sh BUILD_FOLDER; where Slurm cannot run, prints the reason and exits with 77.
 set -u
 probe=$1/tests/world_probe
 folder= daemons=
@@ -40,7 +40,7 @@ trap 'exit 1' INT TERM
 
 folder=$(mktemp -d) || exit 1
 here=$(hostname -s)
-second=zzz # behind `here` in Slurm's order, so that rank 0 is on the node whose name is this host's
+second=zzz # sorts after `here`, so that rank 0 is on the node with this host's name
 base=$((31000 + $$ % 500 * 3))
 chmod 755 "$folder"
 mkdir -p "$folder/state" "$folder/spool/$here" "$folder/spool/$second" "$folder/tmp/$here" "$folder/tmp/$second"
@@ -102,12 +102,12 @@ if [ "$ready" != 2 ]; then
     skip "the nodes of a Slurm of our own do not become ready here (their logs are above)"
 fi
 
-# As a user's job would have them: nothing that a launcher has set for this test's own process.
+# The environment of a user's job: without variables that a launcher has set for this test's own process.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GROUP_RANK GROUP_WORLD_SIZE 2>/dev/null
 export TUTTI_CONNECT_TIMEOUT_MS=10000
 failed=0
 
-# check WHAT EXPECTED COMMAND...: its sorted output must be that.
+# check WHAT EXPECTED COMMAND...: its sorted output must be EXPECTED.
 check() {
     what=$1 expected=$2
     shift 2

@@ -1,5 +1,5 @@
 /*
- * Texts that come from outside, as they are printed.
+ * How texts that come from outside are printed.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const char *printable(const char *text) {
     return made;
 }
 
-Test(status, nothing_that_a_terminal_obeys_is_printed) {
+Test(status, control_characters_are_not_printed) {
     cr_assert_str_eq(printable("rank 3: \x1b[31mred\x07 \x7f"), "rank 3:  [31mred   ");
     cr_assert_str_eq(printable("\xc2\x9b"
                                "31m"),
@@ -24,12 +24,12 @@ Test(status, nothing_that_a_terminal_obeys_is_printed) {
                      "?31m");
 }
 
-Test(status, text_in_any_language_stays) {
+Test(status, text_in_any_language_is_kept) {
     cr_assert_str_eq(printable("h\xc3\xb4te, \xe4\xb8\xbb\xe6\x9c\xba, \xf0\x9f\x98\x80\xc2\xa0"),
                      "h\xc3\xb4te, \xe4\xb8\xbb\xe6\x9c\xba, \xf0\x9f\x98\x80\xc2\xa0");
 }
 
-Test(status, what_is_no_utf_8_becomes_a_question_mark_and_ends_where_the_text_ends) {
+Test(status, invalid_utf_8_becomes_a_question_mark_and_ends_where_the_text_ends) {
     cr_assert_str_eq(printable("a\xc3"), "a?");
     cr_assert_str_eq(printable("\xe4\xb8"), "??");
     cr_assert_str_eq(printable("\xf0\x9f\x98x"), "???x");

@@ -1,6 +1,6 @@
 /*
- * What a server on an open port must survive: garbage, lengths that lie, clients that neither send nor read, forks; and
- * how it comes and goes.
+ * What a server on an open port must survive: garbage, wrong lengths, clients that neither send nor read, forks; and
+ * how it starts and stops.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ static const insult broken[] = {
     {"an HTTP request", BYTES("GET / HTTP/1.1\r\nHost: store\r\n\r\n")},
 };
 
-Test(store_abuse, who_breaks_the_protocol_is_cut_off_and_the_others_are_not) {
+Test(store_abuse, a_client_that_breaks_the_protocol_is_cut_off_and_the_others_are_not) {
     int other = wire_join();
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         int fd = wire_connect(wire_port);
@@ -62,11 +62,11 @@ Test(store_abuse, who_breaks_the_protocol_is_cut_off_and_the_others_are_not) {
     close(other);
 }
 
-Test(store_abuse, slow_and_half_open_clients_hold_up_nobody) {
+Test(store_abuse, slow_and_half_open_clients_hold_up_no_other_client) {
     enum { NSLOW = 50 };
     int slow[NSLOW], other = wire_join();
     for (int i = 0; i < NSLOW; i++) {
-        slow[i] = i % 2 == 0 ? wire_connect(wire_port) : wire_join(); /* half of them say nothing at all */
+        slow[i] = i % 2 == 0 ? wire_connect(wire_port) : wire_join(); /* half of them send nothing at all */
         cr_assert(slow[i] >= 0);
         if (i % 2 == 1)
             cr_assert(wire_send(slow[i], BYTES("\1" U64("\2") "/k"
@@ -82,7 +82,7 @@ Test(store_abuse, slow_and_half_open_clients_hold_up_nobody) {
     close(other);
 }
 
-Test(store_abuse, who_does_not_read_his_replies_holds_up_nobody) {
+Test(store_abuse, a_client_that_does_not_read_its_replies_holds_up_no_other_client) {
     static char value[1 << 20];
     int greedy = wire_join(), other = wire_join();
     cr_assert(wire_send(greedy, BYTES("\1" U64("\2") "/v"
@@ -107,8 +107,8 @@ Test(store_abuse, who_does_not_read_his_replies_holds_up_nobody) {
     close(other);
 }
 
-/* Random bytes, half of them behind a good beginning so that they reach the fields. Some connections stay open, since the
- * server turns one away that has been closed when it is accepted. */
+/* Random bytes, half of them after a valid beginning so that they reach the fields. Some connections stay open, since
+ * the server drops a connection that is closed before it is accepted. */
 Test(store_abuse, random_bytes_do_not_bring_it_down) {
     enum { OPEN = 32 };
     unsigned seed = 20261121;
@@ -140,7 +140,7 @@ Test(store_abuse, random_bytes_do_not_bring_it_down) {
     close(other);
 }
 
-/* The child holds copies of all sockets; the server must neither keep hearing of them nor leave them open. */
+/* The child holds copies of all sockets; the server must neither keep getting events for them nor leave them open. */
 Test(store_abuse, a_fork_meanwhile_changes_nothing) {
     int fd = wire_join(), other = wire_join();
     TALK(fd,
@@ -193,7 +193,7 @@ Test(store_abuse, it_stops_with_clients_in_the_middle_of_something) {
     tutti_store_server_stop(NULL);
 }
 
-Test(store_abuse, a_port_in_use_is_named_with_who_has_it) {
+Test(store_abuse, a_port_in_use_is_named_with_its_owner) {
     tutti_store_server *second = NULL;
     char number[32];
     cr_assert_eq(tutti_store_server_start("127.0.0.1", wire_port, NULL, &second), TUTTI_ERR_CONFIG);

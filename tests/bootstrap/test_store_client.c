@@ -1,6 +1,6 @@
 /*
- * The store's client: the bytes that it sends and takes, against a scripted server that knows nothing but bytes; what
- * it does when the other side is slow, silent, wrong or gone; and many clients on our own server.
+ * The store's client: the bytes that it sends and accepts, against a scripted server that only compares bytes; what
+ * it does when the server is slow, silent, wrong or gone; and many clients on our own server.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -28,7 +28,7 @@ typedef struct script {
     int listen_fd, port;
     const step *steps;
     int nsteps;
-    int failed_step; /* -1: all went as written */
+    int failed_step; /* -1: all as in the script */
     pthread_t thread;
 } script;
 
@@ -106,7 +106,7 @@ Test(store_client, sends_the_bytes_of_the_protocol) {
     finish(&server, client);
 }
 
-Test(store_client, takes_a_wait_back_when_its_time_is_up) {
+Test(store_client, cancels_a_wait_when_its_time_is_up) {
     SCRIPT(server,
            {BYTES("\6" U64("\1") U64("\2") "/k"
                                            "\14"),
@@ -125,7 +125,7 @@ Test(store_client, takes_a_wait_back_when_its_time_is_up) {
     finish(&server, client);
 }
 
-Test(store_client, a_key_that_comes_as_the_wait_is_taken_back_is_read) {
+Test(store_client, a_key_that_comes_as_the_wait_is_cancelled_is_read) {
     SCRIPT(server,
            {BYTES("\6" U64("\1") U64("\2") "/k"
                                            "\14"),
@@ -156,7 +156,7 @@ Test(store_client, a_value_that_does_not_fit_is_an_error_and_the_stream_stays_in
     finish(&server, client);
 }
 
-Test(store_client, a_length_that_lies_breaks_the_client_not_the_process) {
+Test(store_client, a_wrong_length_breaks_the_client_not_the_process) {
     SCRIPT(server, {BYTES("\6" U64("\1") U64("\2") "/k"), BYTES("\0")},
            {BYTES("\3" U64("\2") "/k"), BYTES("\377\377\377\377\377\377\377\377")});
     tutti_store_client *client = start(&server);
@@ -211,7 +211,7 @@ Test(store_client, tries_again_until_the_store_is_there) {
     tutti_store_server_stop(late);
 }
 
-Test(store_client, nobody_there_is_an_error_in_time_that_says_what_to_do) {
+Test(store_client, a_port_without_a_listener_is_an_error_in_time_that_says_what_to_do) {
     int port = wire_free_port();
     tutti_store_client *client;
     int64_t begin_ns = tutti_now_ns();
@@ -221,7 +221,7 @@ Test(store_client, nobody_there_is_an_error_in_time_that_says_what_to_do) {
     cr_assert(strstr(tutti_last_error(), "refused") != NULL, "%s", tutti_last_error());
 }
 
-Test(store_client, somebody_who_listens_and_says_nothing_is_an_error_in_time) {
+Test(store_client, a_silent_listener_is_an_error_in_time) {
     int port, fd = wire_listen(&port);
     tutti_store_client *client;
     int64_t begin_ns = tutti_now_ns();
@@ -263,7 +263,7 @@ typedef struct member {
     pthread_t thread;
 } member;
 
-/* Each round: say something under a key of one's own, read the neighbour's, count. */
+/* In each round, sets a key of its own, reads the neighbour's, and adds to a counter. */
 static void *take_part(void *argument) {
     member *m = argument;
     tutti_store_client *client;

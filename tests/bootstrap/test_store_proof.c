@@ -1,6 +1,6 @@
 /*
- * A store of a job with a secret: which connections may change what the ranks keep there, what a client says to another job's store,
- * and what repeated, reflected and made-up proofs are worth.
+ * A store of a job with a secret: which connections may change the ranks' keys, what a client reports about another
+ * job's store, and that repeated, reflected and made-up proofs are refused.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 #include "tests/support/stores/wire.h"
 
 #define SECRET "our word"
-/* A key that the ranks keep, with its length before it; and another, of a framework. */
+/* A key of the ranks, with its length before it; and a key of a framework. */
 #define GUARDED "\xA\0\0\0\0\0\0\0/tutti/run"
 #define OTHER   "\xA\0\0\0\0\0\0\0/torch/run"
 #define ASK     "\5\1\0\0\0\0\0\0\0\x13\0\0\0\0\0\0\0tutti.store/proof/1"
@@ -81,7 +81,7 @@ static void expect_kept(const tutti_store *store, const char *after) {
     cr_assert(bytes == 4 && memcmp(value, "kept", 4) == 0, "after '%s' the key holds '%.16s'", after, value);
 }
 
-Test(store_proof, only_proved_connections_change_what_the_ranks_keep) {
+Test(store_proof, only_proved_connections_change_the_ranks_keys) {
     tutti_store_client *client;
     int64_t sum = 0;
     cr_assert_eq(reach(SECRET, &client), TUTTI_OK, "%s", tutti_last_error());
@@ -98,11 +98,11 @@ Test(store_proof, only_proved_connections_change_what_the_ranks_keep) {
     tutti_store_client_close(client);
 }
 
-Test(store_proof, others_share_the_store_for_keys_of_their_own) {
+Test(store_proof, other_clients_share_the_store_for_keys_of_their_own) {
     for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
         int fd = join();
         char reply[9];
-        cr_assert(wire_send(fd, BYTES("\x8" OTHER))); /* whatever was there */
+        cr_assert(wire_send(fd, BYTES("\x8" OTHER))); /* removes what an earlier attempt has left */
         cr_assert(wire_receive(fd, reply, 8));
         if (strcmp(attempts[i].what, "add") == 0)
             cr_assert(wire_send(fd, BYTES("\1" OTHER "\1\0\0\0\0\0\0\0"
@@ -199,7 +199,7 @@ Test(store_proof, proofs_are_good_once_and_in_one_direction) {
     tutti_store_prove(&wrong, TUTTI_STORE_CLIENT, nonce, second, mac);
     cr_assert_not(is_taken(fd, mac), "with another secret");
     fd = join();
-    memset(mac, 0, sizeof mac); /* what stands there before a challenge */
+    memset(mac, 0, sizeof mac); /* the proof's value before any challenge */
     cr_assert_not(is_taken(fd, mac), "without a challenge");
 }
 
@@ -221,7 +221,7 @@ static const struct {
     {"a request behind ours", BYTES("\x42")},
 };
 
-Test(store_proof, what_makes_no_sense_closes_the_connection) {
+Test(store_proof, a_malformed_request_closes_the_connection) {
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         int fd = join();
         cr_assert(wire_send(fd, broken[i].request, broken[i].bytes));
@@ -230,8 +230,8 @@ Test(store_proof, what_makes_no_sense_closes_the_connection) {
     }
 }
 
-/* A store that knows no secret and says that it does. */
-Test(store_proof, a_client_does_not_believe_a_store_that_cannot_prove_itself) {
+/* A store that has no secret and claims that it has one. */
+Test(store_proof, a_client_refuses_a_store_that_cannot_prove_itself) {
     int false_port, listener = wire_listen(&false_port);
     const tutti_store_patience patience = {.secret = SECRET, .connect_ms = 10000};
     tutti_store_client *client;
@@ -256,7 +256,7 @@ Test(store_proof, a_client_does_not_believe_a_store_that_cannot_prove_itself) {
 
 /* --------------------------------------------------------------------------------------------------- log */
 
-Test(store_proof, what_was_tried_is_named_and_does_not_fill_the_log) {
+Test(store_proof, refused_attempts_are_named_and_do_not_fill_the_log) {
     enum { NTRIES = 1000, MOST_LINES = 11 };
     static char text[1 << 16];
     int log = memfd_create("log", MFD_CLOEXEC), error = dup(STDERR_FILENO), lines = 0;

@@ -24,7 +24,7 @@ typedef struct exchange {
     size_t reply_bytes;
 } exchange;
 
-/* In this order, on one connection. */
+/* Sent in this order, on one connection. */
 static const exchange exchanges[] = {
     {"ping gives the nonce back", BYTES("\15\x78\x56\x34\x12"), BYTES("\x78\x56\x34\x12")},
     {"no keys at first", BYTES("\7"), BYTES(U64("\0"))},
@@ -95,7 +95,7 @@ Test(store_server, every_request_has_the_reply_of_the_protocol) {
         const exchange *e = &exchanges[i];
         cr_assert(wire_talk(fd, e->request, e->request_bytes, e->reply, e->reply_bytes), "%s", e->what);
     }
-    cr_assert(wire_silent(fd, 50), "nothing more than the replies");
+    cr_assert(wire_silent(fd, 50), "more than the replies");
     close(fd);
 }
 
@@ -146,12 +146,12 @@ Test(store_server, a_wait_ends_when_the_last_key_comes) {
     cr_assert(wire_silent(waiter, 50));
     TALK(setter, "\4" U64("\2") "/b" U64("\1"), U64("\1"));
     TALK(waiter, "", "\0");
-    TALK(waiter, "\14", "\1"); /* the end of a wait and its taking back cross: both are answered */
+    TALK(waiter, "\14", "\1"); /* the reply to a wait and its cancellation cross: both are answered */
     close(waiter);
     close(setter);
 }
 
-Test(store_server, a_wait_that_was_taken_back_is_not_answered) {
+Test(store_server, a_cancelled_wait_is_not_answered) {
     int waiter = wire_join(), setter = wire_join();
     TALK(waiter,
          "\6" U64("\1") U64("\2") "/a"

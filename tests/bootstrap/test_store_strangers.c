@@ -1,9 +1,9 @@
 /*
- * The store among strangers: many connections from other hosts that take no replies, finish no requests, keep silent, wait for
- * everything or fill the table. The process that serves stays small and keeps descriptors, and those that mean well are served
- * meanwhile.
+ * The store among strangers: many connections from other hosts that read no replies, finish no requests, keep silent,
+ * wait for all keys or fill the table. The memory of the process that serves stays small, it keeps descriptors free,
+ * and honest clients are served meanwhile.
  *
- * The server runs in the test's process, so that what it takes can be measured.
+ * The server runs in the test's process, so that its memory can be measured.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -29,7 +29,7 @@ TestSuite(store_strangers, .timeout = 100);
 enum { CROWD = 20, MANY = 400, FEW_DESCRIPTORS = 256, VALUE_BYTES = 8 << 20 };
 
 #define MIB    ((size_t)1 << 20)
-#define BOTTOM ((size_t)96 * MIB) /* what the process may take beyond what is counted */
+#define BOTTOM ((size_t)96 * MIB) /* memory that the process may use beyond what the store counts */
 
 static size_t resident(void) {
     long pages = 0;
@@ -39,7 +39,7 @@ static size_t resident(void) {
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* For so long, or until the child has ended, the process must not take `most` bytes more than at first. */
+/* For `ms`, or until the child has ended, the process must not use `most` bytes more than `first`. */
 static void watch_memory(size_t first, size_t most, int ms, pid_t until) {
     int64_t begun_ns = tutti_now_ns();
     size_t peak = 0;
@@ -58,7 +58,7 @@ static void put_u64(char **at, uint64_t value) {
     *at += sizeof value;
 }
 
-/* A SET of the key with a value of those bytes, which is carried out. */
+/* Sends a SET of the key with a value of `bytes`, and waits until it is carried out. */
 static bool set_value(int fd, char key, size_t bytes) {
     static char value[VALUE_BYTES];
     char head[32], *at = head;
@@ -95,7 +95,7 @@ static void check_that_others_are_served(void) {
 
 /* ------------------------------------------------------------------------------------------------ their memory */
 
-/* 2.3 GiB of replies. */
+/* Asks for 2.3 GiB of replies and reads none. */
 static int take_no_replies(void) {
     int fds[CROWD];
     for (int i = 0; i < CROWD; i++) {
@@ -107,7 +107,7 @@ static int take_no_replies(void) {
     return 0;
 }
 
-Test(store_strangers, replies_that_nobody_takes_take_little_memory) {
+Test(store_strangers, replies_that_are_never_read_take_little_memory) {
     clients_serve_on_hosts(3);
     size_t before = resident();
     pid_t attacker = clients_begin(1, take_no_replies);
@@ -117,7 +117,7 @@ Test(store_strangers, replies_that_nobody_takes_take_little_memory) {
     tutti_store_server_stop(clients_server);
 }
 
-/* 100 MiB of a MULTI_SET that has no end, on each connection, as long as any of them is read from. */
+/* Sends 100 MiB of a MULTI_SET without its end on each connection, until the server reads from none of them. */
 static int leave_requests_half_done(void) {
     static char part[VALUE_BYTES + 17];
     struct pollfd fds[CROWD];
@@ -154,7 +154,8 @@ Test(store_strangers, half_requests_take_little_memory) {
     tutti_store_server_stop(clients_server);
 }
 
-/* As many keys as a request may name, on twice as many connections: 200 MiB of waits. The odd ones name keys of their own. */
+/* Waits for the most keys that a request may name, on twice as many connections: 200 MiB of waits. Some name keys of
+ * their own. */
 static int wait_for_everything(void) {
     enum { KEYS = CLIENTS_MEASURES ? 128 << 10 : 8 << 10 };
     static char request[9 + KEYS * 12];
@@ -186,7 +187,7 @@ Test(store_strangers, waits_for_everything_take_little_memory) {
     tutti_store_server_stop(clients_server);
 }
 
-/* Until it is thrown out. */
+/* Sets large values until the server closes the connection. */
 static int fill_the_table(void) {
     int fd = clients_join();
     char key = 1;
@@ -230,7 +231,7 @@ Test(store_strangers, silent_connections_leave_descriptors_to_the_process) {
     clients_serve_on_hosts(3);
     wire_port = clients_port;
     int own = wire_join(), fds[48];
-    setrlimit(RLIMIT_NOFILE, &before); /* for the other process; the server has looked already */
+    setrlimit(RLIMIT_NOFILE, &before); /* the attacker's limit; the server has read its own already */
     limit = before;
     pid_t attacker = clients_begin(1, keep_silent);
     limit.rlim_cur = FEW_DESCRIPTORS;
@@ -252,8 +253,7 @@ enum { SLOW = CLIENTS_MEASURES ? 20 : 5 };
 
 static int slow_values;
 
-/* Connections that each ask for slow_values values at once and read them slowly: each gets all of them and
- * nothing else. */
+/* Each connection asks for slow_values values at once and reads them slowly: it gets all of them and nothing else. */
 static int read_slowly(void) {
     enum { PIECE = 256 << 10 };
     static char piece[PIECE];
@@ -308,11 +308,11 @@ Test(store_strangers, slow_readers_of_much_wait_their_turn_and_get_all_of_it) {
 
 Test(store_strangers, slow_readers_on_another_host_wait_their_turn_and_get_all_of_it) {
     clients_serve_on_hosts(2);
-    slow_values = 5; /* more than what an address may hold */
+    slow_values = 5; /* more than one address may hold */
     check_slow_readers();
 }
 
-/* All of them send 40 MiB at once. */
+/* All connections send 40 MiB at once. */
 static int send_much(void) {
     static char part[VALUE_BYTES + 17];
     struct pollfd fds[8];
@@ -337,7 +337,7 @@ static int send_much(void) {
             if (bytes < 0 && errno != EAGAIN) return 3;
             if (bytes > 0) sent[i] += (size_t)bytes;
             if (sent[i] < most) continue;
-            fds[i].fd = -1 - fds[i].fd; /* poll leaves it out */
+            fds[i].fd = -1 - fds[i].fd; /* poll ignores it */
             left--;
         }
     }
@@ -355,7 +355,7 @@ Test(store_strangers, long_requests_wait_their_turn_and_are_carried_out) {
     tutti_store_server_stop(clients_server);
 }
 
-/* As the ranks of many hosts when a job starts. */
+/* Connects like the ranks of many hosts when a job starts. */
 static int connect_all_at_once(void) {
     enum { RANKS = 1000 };
     static struct pollfd fds[RANKS];
@@ -383,7 +383,7 @@ static int connect_all_at_once(void) {
     return 0;
 }
 
-Test(store_strangers, a_thousand_ranks_of_other_hosts_may_come_at_once) {
+Test(store_strangers, a_thousand_ranks_of_other_hosts_may_connect_at_once) {
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_cur < 4096) cr_skip_test("needs 4096 descriptors (ulimit -n)");
@@ -394,7 +394,7 @@ Test(store_strangers, a_thousand_ranks_of_other_hosts_may_come_at_once) {
 
 /* ------------------------------------------------------------------------------------------ what is counted */
 
-/* Two connections want more than fits: one gets the turn, and the other waits until that one is done, or has gone. */
+/* Two connections ask for more than fits: one gets the turn, and the other waits until the first is done or gone. */
 Test(store_strangers, a_connection_that_keeps_others_waiting_is_found) {
     tutti_store_budget budget = {.own.changed = false};
     tutti_store_connection first = {.fd = 3}, second = {.fd = 4};
@@ -449,8 +449,8 @@ Test(store_strangers, no_address_gets_the_turn_twice_while_others_wait) {
     }
 }
 
-/* It has proved itself, say, after it was foreign for a while. */
-Test(store_strangers, a_connection_that_becomes_own_is_counted_as_such) {
+/* For example, it proves itself after it was foreign for a while. */
+Test(store_strangers, a_connection_that_becomes_the_users_own_is_counted_as_such) {
     static tutti_store_crowd crowd;
     tutti_store_budget budget = {.own.changed = false};
     tutti_store_connection c = {.fd = 3};

@@ -1,5 +1,6 @@
 /*
- * Which users of its host the store serves, and how it knows them: however a process connects, and with what this system tells.
+ * Which users of its host the store serves, and how it identifies them: over every way to connect, and with what this
+ * system reports.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -42,7 +43,7 @@ static void need_another_user(void) {
     if (clients_end(child) != 0) cr_skip_test("needs root, to become another user");
 }
 
-/* From here on the log goes to a file of its own. */
+/* From here on the log goes to a file; returns its descriptor. */
 static int catch_log(void) {
     int fd = memfd_create("log", MFD_CLOEXEC);
     cr_assert(fd >= 0 && dup2(fd, STDERR_FILENO) >= 0);
@@ -60,7 +61,7 @@ static const char *log_of(int fd, int *lines_out) {
 
 static int ncalls = 1;
 
-/* 0: all calls were turned away; 10: one was served. */
+/* Returns 0 if all calls were refused, 10 if one was served. */
 static int call_as_nobody(void) {
     if (!become_nobody()) return 1;
     for (int i = 0; i < ncalls; i++) {
@@ -80,7 +81,7 @@ static int call_as_nobody(void) {
     return 0;
 }
 
-Test(store_users, processes_of_other_users_are_turned_away_with_a_line_in_the_log) {
+Test(store_users, processes_of_other_users_are_refused_with_a_line_in_the_log) {
     need_another_user();
     int log = catch_log(), lines;
     char wanted[64];
@@ -116,7 +117,7 @@ Test(store_users, with_a_secret_other_users_may_be_let_in) {
 /* ------------------------------------------------------------------------------------------ how that is known */
 
 typedef struct way {
-    const char *what, *from, *to; /* "": whichever the system takes */
+    const char *what, *from, *to; /* "": the system chooses */
     bool device;                  /* valid on eth0 only */
 } way;
 
@@ -228,7 +229,7 @@ static void enter_a_host_with_ipv6(void) {
         cr_skip_test("%s", tutti_last_error());
 }
 
-Test(store_users, the_kernel_tells_the_user_however_a_process_connects) {
+Test(store_users, the_kernel_reports_the_user_however_a_process_connects) {
     enter_a_host_with_ipv6();
     check_all_ways();
 }
@@ -259,7 +260,7 @@ Test(store_users, without_netlink_the_user_is_read_from_proc) {
     cr_assert(strstr(text, "only in /proc/net/tcp") != NULL, "%s", text);
 }
 
-Test(store_users, where_nothing_tells_the_user_all_are_let_in_and_that_is_said) {
+Test(store_users, where_the_user_is_unknown_all_are_let_in_and_the_log_says_so) {
     need_another_user();
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("none", "/proc", "tmpfs", 0, NULL) != 0)
@@ -269,7 +270,7 @@ Test(store_users, where_nothing_tells_the_user_all_are_let_in_and_that_is_said) 
     setenv("TUTTI_LOG", "info", 1);
     tutti_settings_reload();
     clients_serve();
-    cr_assert_eq(clients_end(clients_begin(0, call_as_nobody)), 10, "another user is turned away");
+    cr_assert_eq(clients_end(clients_begin(0, call_as_nobody)), 10, "another user is refused");
     const char *text = log_of(log, &lines);
     cr_assert(strstr(text, "does not report the users") != NULL, "%s", text);
     tutti_store_server_stop(clients_server);

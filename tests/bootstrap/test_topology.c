@@ -1,6 +1,7 @@
 /*
- * The machine's topology, and which cores ranks get of it. Machines are made up here, by hwloc (HWLOC_SYNTHETIC) and as
- * files like those of /sys; all three must give the same, and the same rules must hold on each.
+ * The machine's topology, and which of its cores each rank gets. Machines are described in this file, to hwloc
+ * (HWLOC_SYNTHETIC), and as files like those of /sys; all three must give the same topology, and the same rules must
+ * hold on each.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static tutti_topology make(const machine *m, bool threads_last) {
     return topology;
 }
 
-/* Numbers of cores, caches and packages are any, but must be equal where those of the other are. */
+/* The numbers of cores, caches and packages are arbitrary, but must be equal exactly where those of the other
+ * topology are. */
 static void expect_same(const tutti_topology *got, const tutti_topology *wanted, const char *what) {
     cr_assert_eq(got->ncpus, wanted->ncpus, "%s: %d CPUs, not %d", what, got->ncpus, wanted->ncpus);
     for (int i = 0; i < got->ncpus; i++) {
@@ -106,7 +108,7 @@ Test(topology, nodes_within_a_cache_and_no_cache_are_read) {
     tutti_topology_free(&got);
 }
 
-/* Files as the kernel's, below the working folder. */
+/* Writes files like the kernel's, below the working folder. */
 static void write_sys(const tutti_topology *t) {
     FILE *script = fopen("make", "w");
     cr_assert_not_null(script);
@@ -135,7 +137,7 @@ static void write_sys(const tutti_topology *t) {
     cr_assert_eq(shell_run("rm -rf sys; sh ./make"), 0, "%s", shell_output);
 }
 
-Test(topology, sys_tells_the_same_without_hwloc, .init = shell_enter_folder, .fini = shell_leave_folder) {
+Test(topology, sys_gives_the_same_without_hwloc, .init = shell_enter_folder, .fini = shell_leave_folder) {
     for (int i = 0; i < 5; i++) {
         tutti_topology wanted = make(&machines[i], true), got = {0};
         tutti_topology_mask all;
@@ -148,7 +150,7 @@ Test(topology, sys_tells_the_same_without_hwloc, .init = shell_enter_folder, .fi
     }
 }
 
-Test(topology, a_sys_that_tells_nothing_leaves_cores_by_their_numbers) {
+Test(topology, an_empty_sys_leaves_cores_by_their_numbers) {
     const tutti_topology_cpu some[] = {{.cpu = 1}, {.cpu = 2}, {.cpu = 7}};
     tutti_topology_mask mask;
     tutti_topology got = {0};
@@ -161,7 +163,7 @@ Test(topology, a_sys_that_tells_nothing_leaves_cores_by_their_numbers) {
     tutti_topology_free(&got);
 }
 
-Test(topology, this_machine_is_told_alike_by_hwloc_and_sys_and_cut_to_the_affinity_mask) {
+Test(topology, hwloc_and_sys_agree_on_this_machine_cut_to_the_affinity_mask) {
     tutti_topology got, sys = {0};
     tutti_topology_mask allowed;
     cr_assert_eq(sched_getaffinity(0, sizeof allowed, allowed.sets), 0);
@@ -199,7 +201,7 @@ static void place(const tutti_topology *topology, tutti_launch_place where, int 
     cr_assert_eq(tutti_place_ranks(topology, where, nranks, NULL, ranges), TUTTI_OK, "%s", tutti_last_error());
 }
 
-/* "0-3 4-7": what each rank has. */
+/* Returns the CPUs of each rank, such as "0-3 4-7". */
 static const char *placed(const tutti_topology *topology, int nranks) {
     static char text[1024];
     text[0] = '\0';
@@ -220,7 +222,7 @@ static void expect_placed(const machine *m, tutti_launch_place where, int nranks
     tutti_topology_free(&topology);
 }
 
-/* Whether the range has part of a domain of domain_cpus CPUs and CPUs of another domain. */
+/* Returns whether the range has only a part of a domain of domain_cpus CPUs, and CPUs of another domain. */
 static bool tears(tutti_place_range range, int domain_cpus) {
     int end = range.first + range.count;
     bool several = range.first / domain_cpus != (end - 1) / domain_cpus;
@@ -248,8 +250,8 @@ Test(topology, shares_are_whole_cores_disjoint_complete_in_order_and_fair) {
     }
 }
 
-/* It can be avoided when shares of cores / ranks fit into the domains, or are made of whole ones. */
-Test(topology, shares_do_not_tear_domains_where_that_can_be_avoided) {
+/* Splitting can be avoided when shares of cores / ranks fit into the domains, or consist of whole ones. */
+Test(topology, shares_do_not_split_domains_where_that_can_be_avoided) {
     for (int i = 0; i < MACHINES; i++) {
         const machine *m = &machines[i];
         tutti_topology topology = make(m, true);
@@ -295,7 +297,7 @@ Test(topology, shares_of_an_uneven_rest_keep_to_their_caches) {
     topology.ncpus = topology.ncores = 6;
     place(&topology, TUTTI_PLACE_AUTO, 2);
     cr_assert_str_eq(placed(&topology, 2), "0-2 4-6");
-    place(&topology, TUTTI_PLACE_AUTO, 4); /* 1 1 2 2 would be as fair, but none may have parts of both */
+    place(&topology, TUTTI_PLACE_AUTO, 4); /* 1 1 2 2 would be as fair, but no rank may have parts of both */
     cr_assert_eq(tears(ranges[0], 3) + tears(ranges[1], 3) + tears(ranges[2], 3) + tears(ranges[3], 3), 0, "%s",
                  placed(&topology, 4));
     tutti_topology_free(&topology);
@@ -317,7 +319,7 @@ Test(topology, whole_domains_are_where_the_shares_begin) {
     expect_placed(&machines[0], TUTTI_PLACE_CACHE, 64 / 16, "0-1 0-1 0-1 0-1");
 }
 
-/* What torch.numa.binding says of four GPUs, two near each node, and of an uneven number of cores. */
+/* The results of torch.numa.binding for four GPUs, two near each node, and for an uneven number of cores. */
 Test(topology, numa_binding_follows_the_gpus) {
     const machine m = {2, 1, 2, 5, 1};
     const int nodes[] = {1, 0, 1, 1};
@@ -373,7 +375,7 @@ Test(topology, caches_with_most_cpus_come_first_and_are_cut_to_their_node) {
 
 Test(topology, gpus_name_their_nodes, .init = shell_enter_folder, .fini = shell_leave_folder) {
     int nodes[4] = {-7, -7, -7, -7};
-    cr_assert_not(tutti_launch_gpu_nodes(".", NULL, 1, nodes), "there are none");
+    cr_assert_not(tutti_launch_gpu_nodes(".", NULL, 1, nodes), "no GPUs have nodes");
     cr_assert_eq(shell_run("for a in 0000:07:00.0,1 0000:0b:00.0,0 0000:48:00.0,-1; do\n"
                            "mkdir -p proc/driver/nvidia/gpus/${a%%,*} sys/bus/pci/devices/${a%%,*}\n"
                            "echo ${a#*,} >sys/bus/pci/devices/${a%%,*}/numa_node; done"),
@@ -384,6 +386,6 @@ Test(topology, gpus_name_their_nodes, .init = shell_enter_folder, .fini = shell_
     cr_assert(nodes[0] == 0 && nodes[1] == 1);
     cr_assert_not(tutti_launch_gpu_nodes(".", NULL, 4, nodes), "three GPUs, four ranks");
     cr_assert_not(tutti_launch_gpu_nodes(".", "0", 2, nodes), "one GPU, two ranks");
-    cr_assert_not(tutti_launch_gpu_nodes(".", "GPU-8a,GPU-8b", 2, nodes), "not told by numbers");
-    cr_assert_not(tutti_launch_gpu_nodes(".", "", 1, nodes), "none is visible");
+    cr_assert_not(tutti_launch_gpu_nodes(".", "GPU-8a,GPU-8b", 2, nodes), "GPUs without numbers have nodes");
+    cr_assert_not(tutti_launch_gpu_nodes(".", "", 1, nodes), "no GPU is visible, yet there are nodes");
 }

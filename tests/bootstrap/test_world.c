@@ -24,13 +24,13 @@ static const good goods[] = {
     {"RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=4 GROUP_RANK=0 GROUP_WORLD_SIZE=1", {2, 4, 2, 4, 0, 1, 0, -1}},
     {"RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=3",
      {5, 8, 1, 4, 1, 2, 3, -1}},
-    /* nodes of different sizes: what the launcher says counts */
+    /* nodes of different sizes: the launcher's values count */
     {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=1 GROUP_WORLD_SIZE=2", {3, 4, 0, 1, 1, 2, 0, -1}},
-    /* OneFlow's launcher says no more than this */
+    /* OneFlow's launcher sets only these */
     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", {1, 2, 1, 2, 0, 1, 0, -1}},
     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500", {1, 2, 1, 2, 0, 1, 0, -1}},
     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=localhost MASTER_PORT=29500", {1, 2, 1, 2, 0, 1, 0, -1}},
-    /* nor with several nodes, where the hosts are unknown until the ranks meet */
+    /* also with several nodes, whose hosts are unknown until the ranks meet */
     {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500", {1, 4, 1, -1, -1, -1, 0, -1}},
     {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500", {3, 4, 1, -1, -1, -1, 0, -1}},
     {"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1", {3, 4, 1, -1, -1, -1, 0, -1}},
@@ -43,7 +43,7 @@ static const good goods[] = {
     /* MPI */
     {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
      {3, 4, 1, 2, 1, 2, 0, -1}},
-    /* the same on two nodes by turns */
+    /* the same, ranks dealt to two nodes in turn */
     {"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
      {2, 4, 1, 2, 0, 2, 0, -1}},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2",
@@ -52,7 +52,7 @@ static const good goods[] = {
      {1, 2, 0, 1, 1, 2, 0, -1}},
     {"PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3", {1, 3, 1, 3, 0, 1, 0, -1}},
     {"PMI_RANK=1 PMI_SIZE=3", {1, 3, 1, 3, 0, 1, 0, -1}},
-    /* Slurm, with as many tasks on all nodes, and not */
+    /* Slurm, with equal and with different numbers of tasks on the nodes */
     {"SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_STEP_NUM_NODES=2 "
      "SLURM_STEP_TASKS_PER_NODE=4(x2)",
      {5, 8, 1, 4, 1, 2, 0, -1}},
@@ -61,7 +61,7 @@ static const good goods[] = {
      {6, 7, 0, 1, 2, 3, 0, -1}},
     {"SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_STEP_NODELIST=n[1-2]",
      {2, 4, 0, 2, 1, 2, 0, -1}},
-    /* a user who sets torchrun's variables inside of an MPI or Slurm job means these */
+    /* torchrun's variables take precedence inside of an MPI or Slurm job */
     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 SLURM_PROCID=0 "
      "SLURM_STEP_NUM_TASKS=1",
      {1, 2, 1, 2, 0, 1, 0, -1}},
@@ -78,7 +78,7 @@ static const good goods[] = {
     {"OMPI_COMM_WORLD_SIZE=4", {0, 1, 0, 1, 0, 1, 0, -1}},
 };
 
-Test(world, is_what_the_launcher_says) {
+Test(world, follows_the_launchers_variables) {
     for (size_t i = 0; i < sizeof goods / sizeof *goods; i++) {
         tutti_world world;
         variables_set(goods[i].variables);
@@ -119,17 +119,19 @@ Test(world, contradictions_are_one_line_with_all_that_was_found) {
         tutti_world world = {.rank = 77};
         variables_set(bads[i][0]);
         cr_assert_eq(tutti_world_get(&world), TUTTI_ERR_CONFIG, "'%s' was taken", bads[i][0]);
-        cr_assert_eq(world.rank, 77, "written only on success");
+        cr_assert_eq(world.rank, 77, "written on failure");
         cr_assert(strstr(tutti_last_error(), bads[i][1]) != NULL, "'%s': %s", bads[i][0], tutti_last_error());
-        cr_assert(strstr(tutti_last_error(), "GROUP_WORLD_SIZE") != NULL, "lists: %s", tutti_last_error());
-        cr_assert(strstr(tutti_last_error(), "tuttirun") != NULL, "says what to do: %s", tutti_last_error());
+        cr_assert(strstr(tutti_last_error(), "GROUP_WORLD_SIZE") != NULL, "the error does not list it: %s",
+                  tutti_last_error());
+        cr_assert(strstr(tutti_last_error(), "tuttirun") != NULL, "the error does not say what to do: %s",
+                  tutti_last_error());
         cr_assert_null(strchr(tutti_last_error(), '\n'));
     }
     cr_assert_eq(tutti_world_get(NULL), TUTTI_ERR_ARGUMENT);
 }
 
 static const char *const foreign_bads[][3] = {
-    /* variables, what the error must say, and of whom */
+    /* variables, what the error must say, and whose variables it must name */
     {"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=2 must be less than OMPI_COMM_WORLD_SIZE=2",
      "Open MPI's variables: "},
     {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=3",
@@ -149,7 +151,7 @@ Test(world, contradictions_name_the_launcher) {
         tutti_world world = {.rank = 77};
         variables_set(foreign_bads[i][0]);
         cr_assert_eq(tutti_world_get(&world), TUTTI_ERR_CONFIG, "'%s' was taken", foreign_bads[i][0]);
-        cr_assert_eq(world.rank, 77, "written only on success");
+        cr_assert_eq(world.rank, 77, "written on failure");
         cr_assert(strstr(tutti_last_error(), foreign_bads[i][1]) != NULL, "%s", tutti_last_error());
         cr_assert(strstr(tutti_last_error(), foreign_bads[i][2]) != NULL, "%s", tutti_last_error());
     }

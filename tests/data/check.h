@@ -1,5 +1,5 @@
 /*
- * What the tests of data pipelines share.
+ * Shared by the tests of data pipelines.
  */
 #ifndef TUTTI_TESTS_DATA_CHECK_H
 #define TUTTI_TESTS_DATA_CHECK_H
@@ -13,11 +13,11 @@
 
 #define expect_ok(call) cr_assert_eq((call), TUTTI_OK, "%s", tutti_last_error())
 
-/* The status, and each of the texts in the error. */
+/* Expects the status, and each of the texts in the error. */
 #define expect_error(status, expected, ...)                                                                            \
     do {                                                                                                               \
         const char *parts_[] = {__VA_ARGS__};                                                                          \
-        cr_assert_eq((status), (expected), "no such error: %s", tutti_last_error());                                   \
+        cr_assert_eq((status), (expected), "other error: %s", tutti_last_error());                                     \
         for (size_t part_ = 0; part_ < sizeof parts_ / sizeof *parts_; part_++)                                        \
             cr_assert_not_null(strstr(tutti_last_error(), parts_[part_]), "\"%s\" lacks \"%s\"", tutti_last_error(),   \
                                parts_[part_]);                                                                         \

@@ -1,5 +1,5 @@
 /*
- * OFRecord: messages written byte by byte here, whatever protobuf may write, and files that are cut or damaged.
+ * OFRecord: messages written byte by byte here, independently of protobuf, and files that are cut or damaged.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static text floats(const float *values, size_t count) {
 }
 
 static tutti_status decode(text record, const char *name, int count, tutti_type type, bool truncate, void *dst) {
-    uint8_t *exact = malloc(record.bytes + 1); /* a read beyond it is found by the sanitizer */
+    uint8_t *exact = malloc(record.bytes + 1); /* the sanitizer detects a read beyond it */
     double scratch[64];
     memcpy(exact, record.data, record.bytes);
     const tutti_ofrecord_blob blob = {.name = name, .ndims = 1, .shape = {count}, .type = type};
@@ -128,7 +128,7 @@ Test(ofrecord, bytes_are_int8_as_in_oneflow_and_the_same_bytes_in_uint8) {
     cr_assert_arr_eq(f, ((float[]){0, 127, -128, -56, -1}), sizeof f);
     cr_assert_arr_eq(u8, ((uint8_t[]){0, 127, 128, 200, 255}), sizeof u8);
     cr_assert_arr_eq(i32, ((int32_t[]){0, 127, -128, -56, -1}), sizeof i32);
-    expect_ok(decode(record, "x", 3, TUTTI_UINT8, false, u8)); /* cut without a word */
+    expect_ok(decode(record, "x", 3, TUTTI_UINT8, false, u8)); /* cut without an error */
     for (int truncate = 0; truncate < 2; truncate++)
         expect_error(decode(record, "x", 6, TUTTI_FLOAT32, truncate, f), TUTTI_ERR_DATA, "feature x has 5 bytes",
                      "expected 6");
@@ -167,8 +167,7 @@ Test(ofrecord, floats_from_0_to_1_do_not_become_integers) {
 }
 
 static tutti_status compare(text record, tutti_ofrecord_features *first, char unlike[256]) {
-    uint8_t *exact =
-        malloc(record.bytes + 1); /* a read beyond it, or of a name that was not kept, is found by the sanitizer */
+    uint8_t *exact = malloc(record.bytes + 1); /* the sanitizer detects a read beyond it, or of a freed name */
     memcpy(exact, record.data, record.bytes);
     const tutti_status status = tutti_ofrecord_compare((tutti_ofrecord_span){exact, record.bytes}, first, unlike, 256);
     memset(exact, 0, record.bytes);
@@ -176,22 +175,22 @@ static tutti_status compare(text record, tutti_ofrecord_features *first, char un
     return status;
 }
 
-Test(ofrecord, a_record_whose_features_are_not_those_of_the_first_is_told) {
+Test(ofrecord, a_record_with_other_features_than_the_first_is_reported) {
     const text one = field(1, BYTES(1)), two = field(1, BYTES(1, 2)), label = entry("label", LIST_INT32, one);
     const struct {
         text record;
-        const char *said; /* NULL: as the first */
+        const char *said; /* NULL: same features as the first */
     } cases[] = {
         {join(entry("x", LIST_INT64, two), label), NULL},
         {join(label, entry("x", LIST_INT64, two)), NULL},
         {join(entry("x", LIST_INT64, one), join(label, entry("x", LIST_INT64, two))),
-         NULL}, /* the last of a name counts */
+         NULL}, /* the last feature of a name counts */
         {join(entry("x\xff", LIST_INT64, two), label),
          "it has a feature x?, and no feature x, which the first record has"},
         {label, "it has no feature x, which"},
         {join(label, join(entry("x", LIST_INT64, two), entry("y", LIST_INT64, two))), "it has a feature y, which"},
         {join(entry("x", LIST_INT32, two), label), "feature x has a int32_list, that of the first record a int64_list"},
-        {join(entry("x", LIST_INT64, one), label), NULL}, /* of another length */
+        {join(entry("x", LIST_INT64, one), label), NULL}, /* list of another length */
     };
     tutti_ofrecord_features first = {.all = NULL};
     for (int i = 0; i < COUNT_OF(cases); i++) {
@@ -215,13 +214,13 @@ Test(ofrecord, unknown_fields_orders_and_duplicates_are_as_in_protobuf) {
         text record;
         int expected;
     } cases[] = {
-        {join(entry("x", LIST_INT32, one), entry("x", LIST_INT32, two)), 2}, /* the last of a map's entries */
+        {join(entry("x", LIST_INT32, one), entry("x", LIST_INT32, two)), 2}, /* the last of the map's entries counts */
         {join(entry("y", LIST_INT32, one), entry("x", LIST_INT32, two)), 2},
         {join(entry("x", LIST_INT32, two), entry("xx", LIST_INT32, one)), 2},
         {field(1, join(value, name)), 2},                             /* the value before the key */
-        {field(1, join(field(1, BYTES('y')), join(value, name))), 2}, /* the last key */
+        {field(1, join(field(1, BYTES('y')), join(value, name))), 2}, /* the last key counts */
         {field(1, join(name, join(field(2, field(LIST_FLOAT, field(1, BYTES(0, 0, 0, 0)))), value))),
-         2}, /* the last kind */
+         2}, /* the last kind counts */
         {join(strange,
               join(field(1, join(strange, join(name, field(2, join(strange, field(LIST_INT32, join(strange, two))))))),
                    strange)),
@@ -245,7 +244,7 @@ Test(ofrecord, unknown_fields_orders_and_duplicates_are_as_in_protobuf) {
                  TUTTI_ERR_DATA, "feature x is empty");
 }
 
-Test(ofrecord, damaged_messages_say_at_which_byte) {
+Test(ofrecord, damaged_messages_are_errors_with_the_offset) {
     const text good = field(1, BYTES('x'));
     const struct {
         text record;
@@ -299,7 +298,7 @@ typedef struct got {
     int64_t indices[256];
 } got;
 
-/* All of a shard's passes; images are checked. */
+/* Reads all of a shard's passes; checks images. */
 static void take(tutti_data_source *source, const int64_t *first_of_part, const tutti_data_options *options, int passes,
                  got *to) {
     tutti_data *data;
@@ -334,7 +333,7 @@ Test(ofrecord, parts_are_shared_in_order_the_first_shards_have_one_more) {
              &all);
         cr_assert_eq(all.count, 2 * (end - begin));
         for (int s = 0; s < all.count; s++) cr_assert_eq(all.indices[s], begin + s % (end - begin));
-        /* equally many for each: a shard with fewer begins anew, one with more leaves some */
+        /* the same number for each: a shard with fewer starts over, one with more skips some */
         take(source, first, &TUTTI_DATA_OPTIONS(.num_shards = cases[i][0], .shard_id = cases[i][1]), 1, &all);
         cr_assert_eq(all.count, (24 + cases[i][0] - 1) / cases[i][0]);
         for (int s = 0; s < all.count; s++) cr_assert_eq(all.indices[s], begin + s % (end - begin));
@@ -447,7 +446,7 @@ Test(ofrecord, damage_inside_a_record_names_it) {
         refused += status != TUTTI_OK;
         file[record + at] ^= 0x81;
     }
-    cr_assert_gt(refused, 20); /* what is left are the values themselves */
+    cr_assert_gt(refused, 20); /* the remaining bytes are the values themselves */
     files_write(folder, "part-00000", false, file, bytes);
     const tutti_ofrecord_blob wrong[] = {{"image", 3, {2, 2, 3}, TUTTI_FLOAT32}, {"label", 0, {0}, TUTTI_INT32}};
     expect_ok(tutti_ofrecord_open(folder, wrong, 2, &TUTTI_OFRECORD_OPTIONS(.part_name_suffix_length = 5), &source));
@@ -458,7 +457,7 @@ Test(ofrecord, damage_inside_a_record_names_it) {
     free(file);
 }
 
-Test(ofrecord, wrong_arguments_say_what_is_right) {
+Test(ofrecord, wrong_arguments_are_errors_with_the_expected_values) {
     tutti_data_source *source;
     const tutti_ofrecord_blob label = {"label", 0, {0}, TUTTI_INT32}, image = {"x", 3, {2, 2, 3}, TUTTI_FLOAT32},
                               none = {"x", 3, {2, 0, 3}, TUTTI_FLOAT32}, half = {"x", 3, {2, 2, 3}, TUTTI_FLOAT16},

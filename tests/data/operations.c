@@ -25,7 +25,7 @@ static float padded(int64_t sample, int y, int x, int c, const int shape[3]) {
     return pixels_at(sample, ((int64_t)y * shape[1] + x) * shape[2] + c);
 }
 
-/* Whether the image is the sample's window of this size that begins at (top, left). */
+/* Whether the image is the sample's window of this size at (top, left). */
 static bool is_window(const float *image, int64_t sample, int top, int left, int height, int width,
                       const int shape[3]) {
     for (int y = 0; y < height; y++)
@@ -61,7 +61,7 @@ Test(operations, a_random_crop_is_a_window_of_the_padded_image_at_every_place) {
     }
 }
 
-/* 3200 draws of 81 places: each comes 39.5 times, with a deviation of 6.2. */
+/* 3200 draws of 81 places: each occurs 39.5 times on average, with a deviation of 6.2. */
 Test(operations, crops_of_cifar_come_at_all_81_places_equally_often) {
     enum { PASSES = 50 };
     static const int shape[3] = {32, 32, 1};
@@ -116,7 +116,7 @@ Test(operations, a_flip_mirrors_rows_of_about_as_many_samples_as_its_probability
     }
 }
 
-/* In double, as the definition has it. */
+/* In double, according to the definition. */
 static double resized(int64_t sample, int y, int x, int c, const int in[3], const int out[2]) {
     double at[2] = {(y + 0.5) * in[0] / out[0] - 0.5, (x + 0.5) * in[1] / out[1] - 0.5};
     int low[2], high[2];
@@ -155,7 +155,7 @@ Test(operations, resize_is_bilinear_about_the_centres_of_pixels_and_rounds_bytes
         }
 }
 
-/* 0 and 255 after rescale and normalize, as the document's numbers have them. */
+/* 0 and 255 after rescale and normalize, with the document's numbers. */
 Test(operations, rescale_and_normalize_give_the_documents_numbers_by_the_channels_position) {
     static const double ends[2][3] = {{-2.221393, -2.418255, -2.429066}, {2.753731, 2.596790, 2.514088}};
     tutti_data_source *source = pixels_source(SAMPLES, 32, 32, 3, TUTTI_UINT8);
@@ -204,7 +204,7 @@ Test(operations, a_list_runs_in_order_and_images_end_as_floats) {
     tutti_data_source_destroy(source);
 }
 
-Test(operations, casts_to_bytes_go_towards_zero_and_to_the_nearest_end) {
+Test(operations, casts_to_bytes_truncate_and_saturate) {
     tutti_data_source *source = pixels_source(SAMPLES, 2, 2, 3, TUTTI_UINT8);
     tutti_data *data;
     const tutti_data_op ops[] = {
@@ -218,7 +218,7 @@ Test(operations, casts_to_bytes_go_towards_zero_and_to_the_nearest_end) {
     tutti_data_source_destroy(source);
 }
 
-Test(operations, what_is_wrong_in_a_list_is_named) {
+Test(operations, errors_in_a_list_are_named) {
     static const struct {
         tutti_data_op ops[2];
         const char *words[2];

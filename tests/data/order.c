@@ -1,5 +1,5 @@
 /*
- * Which samples come to which shard: permutations, shuffle buffers, divisions.
+ * Which shard gets which samples: permutations, shuffle buffers, divisions.
  */
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ static int collect(const plan *p, int shard, int32_t *labels, int *batches_out) 
     return count;
 }
 
-/* How often each sample comes in one pass over all shards. */
+/* How often each sample occurs in one pass over all shards. */
 static void count_draws(const plan *p, int *draws) {
     memset(draws, 0, MOST * sizeof *draws);
     for (int shard = 0; shard < p->nshards; shard++) {
@@ -72,7 +72,7 @@ Test(order, wrapped_shards_have_equally_many_and_together_all_samples) {
         }
 }
 
-/* The document's: 2 shards of 25,000, 781 batches of 32; 8 of 6,250, 195 batches. */
+/* The document's numbers: 2 shards of 25,000, 781 batches of 32; 8 of 6,250, 195 batches. */
 Test(order, fifty_thousand_samples_are_divided_as_the_document_says) {
     static const int64_t expected[][3] = {{2, 25000, 781}, {8, 6250, 195}, {1, 50000, 1562}, {3, 16667, 520}};
     for (int i = 0; i < COUNT_OF(expected); i++) {
@@ -162,7 +162,7 @@ Test(order, passes_and_seeds_give_different_orders_that_repeat) {
     cr_assert_neq(memcmp(a, c, 50 * sizeof *a), 0);
 }
 
-/* What comes at place i was read by then: it is one of the first i + buffer. */
+/* The sample at place i was read before: it is one of the first i + buffer. */
 Test(order, a_shuffle_buffer_moves_samples_within_its_reach_and_loses_none) {
     static const int buffers[] = {1, 2, 10, 99, 100, 500};
     for (int i = 0; i < COUNT_OF(buffers); i++) {

@@ -1,5 +1,5 @@
 /*
- * Parts of batches: some rows of each, which are those of the whole batch.
+ * Parts of batches: some rows of each, equal to those of the whole batch.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static tutti_data *open_data(tutti_data_source *source, bool drops, tutti_data_o
     return data;
 }
 
-/* Batches, copied. */
+/* Copies of batches. */
 typedef struct run {
     int count;
     tutti_data_batch batches[MOST_BATCHES];
@@ -116,7 +116,7 @@ static void check_parts(bool streams, bool drops, run *whole, run *part) {
     tutti_data *data = open_data(source, drops, TUTTI_DATA_OPTIONS(.num_shards = 1));
     take_rest(data, whole);
     tutti_data_destroy(data);
-    /* 40 samples: five batches of seven and one of five, to which the last row's part brings nothing */
+    /* 40 samples: five batches of seven and one of five, where the last row's part is empty */
     cr_assert_eq(whole->count, drops ? PASSES * 5 : PASSES * 6);
     cr_assert_eq(whole->batches[whole->count - 1].whole, drops ? 7 : 5);
     for (int i = 0; i < 2 * COUNT_OF(parts); i++) {

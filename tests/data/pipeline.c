@@ -1,5 +1,5 @@
 /*
- * Pipelines at work: batches ahead, seeks, ends, failures, streams of the caller's, shards that are ranks.
+ * Running pipelines: batches ahead, seeks, ends, failures, streams of the caller, shards that are ranks.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ Test(pipeline, batches_do_not_depend_on_how_far_ahead_they_are_made) {
         if (a == 0) memcpy(expected, got, sizeof *got);
         cr_assert_eq(memcmp(expected, got, sizeof *got), 0);
         tutti_data_batch batch;
-        expect_ok(tutti_data_next(data, &batch)); /* the end is still there */
+        expect_ok(tutti_data_next(data, &batch)); /* the end is reported again */
         cr_assert_eq(batch.count, 0);
         tutti_data_destroy(data);
     }
@@ -65,7 +65,7 @@ Test(pipeline, batches_do_not_depend_on_how_far_ahead_they_are_made) {
     free(expected), free(got);
 }
 
-/* A sample's image is a function of (seed, pass, sample): shards have what one has. */
+/* A sample's image is a function of (seed, pass, sample): shards have the same images as one shard. */
 Test(pipeline, images_of_shards_are_those_of_one) {
     taken *one = new_taken(), *part = new_taken();
     tutti_data_source *source = pixels_source(SAMPLES, 8, 8, 3, TUTTI_FLOAT32);
@@ -90,7 +90,7 @@ Test(pipeline, images_of_shards_are_those_of_one) {
     free(one), free(part);
 }
 
-Test(pipeline, a_seek_goes_on_as_an_undisturbed_run) {
+Test(pipeline, a_seek_continues_like_an_uninterrupted_run) {
     taken *whole = new_taken(), *rest = new_taken();
     tutti_data_source *source = pixels_source(SAMPLES, 8, 8, 3, TUTTI_UINT8);
     tutti_data *data;
@@ -115,8 +115,8 @@ Test(pipeline, a_seek_goes_on_as_an_undisturbed_run) {
 typedef struct stream {
     int64_t given, fails_at, end; /* of a pass */
     int passes, shard, nshards;
-    bool unmasked; /* a signal could come to the thread */
-    bool silent;   /* fails without words */
+    bool unmasked; /* the thread could get a signal */
+    bool silent;   /* fails without an error text */
 } stream;
 
 static tutti_status begin(void *context, int64_t pass, int shard, int nshards) {
@@ -188,12 +188,12 @@ Test(pipeline, a_callers_stream_gives_its_samples_through_a_buffer_on_a_thread_w
         tutti_data_batch batch;
         expect_ok(tutti_data_next(data, &batch));
         cr_assert(batch.pass == 2 && batch.number == 3 && memcmp(batch.images, passes[2] + 15, 5 * sizeof(float)) == 0);
-        tutti_data_destroy(data); /* while the thread is at work */
+        tutti_data_destroy(data); /* while the thread works */
         tutti_data_source_destroy(source);
     }
 }
 
-Test(pipeline, a_failure_comes_where_it_happened_and_stays_until_a_seek) {
+Test(pipeline, a_failure_is_reported_at_its_place_and_persists_until_a_seek) {
     for (int ahead = -1; ahead < 2; ahead++) {
         stream s = {.fails_at = 12, .end = 23};
         tutti_data_source *source = stream_source(&s, 0);
@@ -222,8 +222,8 @@ Test(pipeline, a_failure_comes_where_it_happened_and_stays_until_a_seek) {
     tutti_data_source_destroy(source);
 }
 
-/* Older failures of the thread that calls have texts of their own. */
-Test(pipeline, a_callers_function_that_gives_no_reason_is_told_with_its_sample_and_status) {
+/* Earlier failures of the calling thread have other texts. */
+Test(pipeline, a_callers_function_without_a_reason_is_reported_with_its_sample_and_status) {
     for (int ahead = -1; ahead < 1; ahead++) {
         stream s = {.fails_at = 7, .end = 23, .silent = true};
         int fails_at = 8;
@@ -262,7 +262,7 @@ Test(pipeline, data_without_samples_ends_even_if_it_repeats_without_end) {
     tutti_data_source_destroy(source);
 }
 
-Test(pipeline, wrong_arguments_say_what_is_right) {
+Test(pipeline, wrong_arguments_are_errors_with_the_expected_values) {
     tutti_data_source *source = numbers_source(4), *other;
     tutti_data *data;
     expect_error(tutti_data_create(source, NULL, 0, &TUTTI_DATA_OPTIONS(.num_shards = 2, .shard_id = 2), &data),
@@ -284,7 +284,7 @@ Test(pipeline, wrong_arguments_say_what_is_right) {
     tutti_data_destroy(NULL);
 }
 
-/* Each rank gets its shard without being told; together they have each sample once. */
+/* Each rank gets its shard without a setting; together they have each sample once. */
 static tutti_status of_ranks(ranks_context *context) {
     tutti_data_source *source = numbers_source(24);
     tutti_data *data;

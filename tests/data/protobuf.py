@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Our OFRecord files and protobuf's: what protobuf writes by its schema tutti-ofrecord reads, and the other way round.
+"""Tutti's OFRecord files and protobuf's: tutti-ofrecord reads what protobuf writes by its schema, and vice versa.
 
-usage: protobuf.py TUTTI_OFRECORD; exits with 77 where Python has no protobuf (pip install protobuf).
+usage: protobuf.py TUTTI_OFRECORD; exits with 77 if Python has no protobuf (pip install protobuf).
 """
 import os
 import random
@@ -20,7 +20,8 @@ KINDS = ("bytes", "float", "double", "int32", "int64")
 
 
 def make_schema(packed):
-    """Classes of the messages; `packed` false: lists are written unpacked, with field 99 in each record that readers do not know."""
+    """Classes of the messages; `packed` false: lists are written unpacked, and each record has field 99, which
+    readers do not know."""
     file = descriptor_pb2.FileDescriptorProto(name="ofrecord%d.proto" % packed, package="test%d" % packed, syntax="proto2")
     field = descriptor_pb2.FieldDescriptorProto
     for kind in KINDS:
@@ -61,7 +62,7 @@ def random_values(dice, kind):
 
 
 def write_records(path, schema, dice, count, other):
-    """Gives, for each record, {name: (kind, values)}."""
+    """Yields, for each record, {name: (kind, values)}."""
     expected = []
     with open(path, "wb") as file:
         for _ in range(count):
@@ -81,7 +82,7 @@ def write_records(path, schema, dice, count, other):
 
 
 def line_of(name, kind, values):
-    """As tutti-ofrecord show prints a feature of at most 8 values."""
+    """The line of tutti-ofrecord show for a feature of at most 8 values."""
     text = "  %s: %s_list of %d" % (name, kind, len(values))
     if kind == "bytes":
         data = values[0] if values else b""

@@ -1,5 +1,6 @@
 /*
- * Sources: IDX files (good, truncated, foreign), MNIST folders, CIFAR, drawn digits; and which of them the trainer takes.
+ * Sources: IDX files (good, truncated, foreign), MNIST folders, CIFAR, drawn digits; and which of them the trainer
+ * takes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ Test(idx, a_file_cut_anywhere_is_an_error_with_the_offset) {
 }
 
 /* MNIST's training images have 47040016 bytes. */
-Test(idx, a_file_with_little_more_than_its_header_says_what_it_should_have) {
+Test(idx, a_file_with_little_more_than_its_header_is_an_error_with_the_expected_size) {
     static const uint8_t header[1000] = {0, 0, 8, 3, 0, 0, 0xea, 0x60, 0, 0, 0, 28, 0, 0, 0, 28};
     tutti_idx idx;
     expect_error(open_bytes(false, header, sizeof header, &idx), TUTTI_ERR_DATA, folder, "truncated at offset 1000",
@@ -170,7 +171,7 @@ Test(mnist, a_folder_is_read_under_any_of_the_mirrors_names) {
     tutti_data_source_destroy(drawn), tutti_data_source_destroy(train), tutti_data_source_destroy(test);
 }
 
-Test(mnist, what_does_not_fit_together_is_an_error_that_names_the_file) {
+Test(mnist, files_that_do_not_match_are_an_error_that_names_the_file) {
     tutti_data_source *source;
     uint8_t labels[31] = {0};
     files_write_mnist(folder, 30, 20);
@@ -260,7 +261,7 @@ Test(cifar, foreign_missing_and_shrinking_files_are_named) {
     files_write_cifar(folder, "data_batch_1.bin", 1, 14, 12);
     expect_error(tutti_data_open_cifar10(folder, TUTTI_DATA_TRAIN, &source), TUTTI_ERR_DATA, "data_batch_1.bin",
                  "label 10 at offset 30730", "expected 0 to 9");
-    files_write_cifar(folder, "train.bin", 1, 10, 3074); /* of CIFAR-10: its pixels are taken for labels */
+    files_write_cifar(folder, "train.bin", 1, 10, 3074); /* a CIFAR-10 file: its pixels are read as labels */
     expect_error(tutti_data_open_cifar100(folder, TUTTI_DATA_TRAIN, TUTTI_DATA_FINE, &source), TUTTI_ERR_DATA,
                  "train.bin", "not the binary version of CIFAR-100");
     files_write_cifar(folder, "test_batch.bin", 1, 10, 9);
@@ -291,7 +292,7 @@ static tutti_status open_input(tutti_input *input, int count, char **options) {
 #define OPEN(input, ...)                                                                                               \
     open_input(input, (int)(sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)), (char *[]){__VA_ARGS__})
 
-Test(input, a_missing_folder_or_file_says_what_to_do) {
+Test(input, a_missing_folder_or_file_is_an_error_with_advice) {
     tutti_input input;
     char path[FILES_PATH_BYTES];
     expect_error(OPEN(&input, "--data", "/no/such/folder"), TUTTI_ERR_CONFIG, "--data=/no/such/folder",
@@ -347,7 +348,7 @@ Test(input, fewer_samples_than_a_batch_is_an_error) {
     tutti_input_close(&input);
 }
 
-/* Tests see each image once, as it is; an epoch has --repeat passes; --resize and --no-augment do as they say. */
+/* Tests read each image once, unchanged; an epoch has --repeat passes; --resize and --no-augment have their effect. */
 Test(input, training_images_of_cifar_are_augmented_and_those_of_tests_are_not) {
     tutti_input input;
     tutti_data_batch batch;

@@ -60,7 +60,7 @@ static void expected_average(float *expected, int nranks, int step, size_t param
     }
 }
 
-/* One step with its own order of ready calls, checked bit by bit. */
+/* Runs one step with its own order of ready calls, checked bit by bit. */
 static tutti_status run_step(ranks_context *context, tutti_ddp *ddp, uint64_t seed, int step) {
     size_t order[NPARAMETERS];
     float expected[1000];
@@ -106,7 +106,7 @@ Test(ddp, gradients_are_averaged_in_whatever_order_ranks_have_them_ready) {
     run_modes(worlds, RANKS_THREADS, average_in_any_order, NULL);
 }
 
-/* Hash of all gradients of 40 steps; `seed` decides when which gradient is ready on which rank. */
+/* Hash of all gradients of 40 steps; `seed` decides the order in which gradients become ready on each rank. */
 static tutti_status hash_run(ranks_context *context, uint64_t seed, uint64_t *hash_out) {
     model *m = model_create(context->rank);
     uint64_t hash = 0;
@@ -128,14 +128,14 @@ static tutti_status hash_run(ranks_context *context, uint64_t seed, uint64_t *ha
     return TUTTI_OK;
 }
 
-/* The first run of all sets what every other must give: on each rank, in each mode, as process and as thread. */
+/* The first run sets the hash that every other must give: on each rank, in each mode, as process and as thread. */
 static tutti_status compare_hashes(ranks_context *context) {
     _Atomic uint64_t *common = context->argument;
     for (uint64_t seed = 1; seed <= 2; seed++) {
         uint64_t hash, expected = 0;
         TUTTI_TRY(hash_run(context, seed, &hash));
         if (!atomic_compare_exchange_strong(common, &expected, hash))
-            RANKS_CHECK(hash == expected, "run %d gives other bits", (int)seed);
+            RANKS_CHECK(hash == expected, "run %d gives different bits", (int)seed);
     }
     return TUTTI_OK;
 }
@@ -152,7 +152,7 @@ static tutti_status check_rebuilt_order(ranks_context *context) {
     model *m = model_create(context->rank);
     tutti_ddp *ddp;
     TUTTI_TRY(tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, NULL, &ddp));
-    for (size_t i = 0; i + 1 < NPARAMETERS; i++) /* at first the last parameter comes first */
+    for (size_t i = 0; i + 1 < NPARAMETERS; i++) /* at first in the reverse order of parameters */
         RANKS_CHECK((char *)tutti_ddp_gradient(ddp, i) >= (char *)tutti_ddp_gradient(ddp, i + 1), "%zu is not behind",
                     i);
     TUTTI_TRY(run_step(context, ddp, 5, 0));
@@ -199,7 +199,7 @@ static tutti_status accumulate(ranks_context *context) {
     tutti_ddp_options options = TUTTI_DDP_OPTIONS(.bucket_bytes = 300, .sums = 1);
     TUTTI_TRY(tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, &options, &ddp));
     TUTTI_TRY(expect_everywhere(ddp, 0));
-    for (int round = 0; round < 3; round++) { /* buckets are laid out anew within the first */
+    for (int round = 0; round < 3; round++) { /* the first step lays buckets out anew */
         TUTTI_TRY(tutti_ddp_set_sync(ddp, 0));
         TUTTI_TRY(add_step(ddp, own));
         TUTTI_TRY(expect_everywhere(ddp, own));

@@ -1,6 +1,6 @@
 /*
- * The DDP engine's errors: they name the parameter, are the same on all ranks where all are concerned, and leave
- * no rank waiting.
+ * The DDP engine's errors: they name the parameter, are the same on all ranks where they concern all, and leave no
+ * rank waiting.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include "tests/support/modes.h"
 #include "tests/support/ranks.h"
 
-/* Each rank's own, also where ranks are threads. */
+/* One for each rank, also where ranks are threads. */
 static _Thread_local float data_a[10], data_b[20], data_c[30];
 
 static void make_model(tutti_ddp_parameter model_out[3]) {
@@ -73,7 +73,7 @@ static tutti_status null_arguments(ranks_context *context) {
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_ddp_zero(NULL));
     RANKS_CHECK(tutti_ddp_gradient(NULL, 0) == NULL, "a view of nothing");
     tutti_ddp_destroy(NULL);
-    /* A model without parameters is one: its steps are empty. */
+    /* A model without parameters is valid: its steps are empty. */
     TUTTI_TRY(tutti_ddp_create(context->comm, NULL, 0, NULL, &ddp));
     for (int step = 0; step < 2; step++) TUTTI_TRY(tutti_ddp_finish(ddp));
     tutti_ddp_destroy(ddp);
@@ -106,7 +106,7 @@ static tutti_status differ_in_count(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ddp_errors, different_models_are_told_on_all_ranks_with_name_and_both_shapes) {
+Test(ddp_errors, different_models_are_an_error_on_all_ranks_with_name_and_both_shapes) {
     run_modes(worlds, RANKS_THREADS, differ_in_count, NULL);
 }
 
@@ -125,7 +125,7 @@ static tutti_status differ_in_options(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ddp_errors, different_options_are_told_on_all_ranks) {
+Test(ddp_errors, different_options_are_an_error_on_all_ranks) {
     run_modes(worlds, RANKS_THREADS, differ_in_options, NULL);
 }
 
@@ -144,7 +144,7 @@ static tutti_status fail_on_one_rank(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ddp_errors, a_rank_that_cannot_begin_keeps_nobody_waiting) {
+Test(ddp_errors, a_rank_that_cannot_begin_keeps_no_rank_waiting) {
     run_modes(worlds, RANKS_THREADS, fail_on_one_rank, NULL);
 }
 
@@ -169,5 +169,5 @@ static tutti_status die_in_a_step(ranks_context *context) {
 
 Test(ddp_errors, the_death_of_a_rank_ends_the_step_of_the_others) {
     run_modes(worlds, RANKS_PROCESSES, die_in_a_step,
-              NULL); /* nothing to do where ranks can only be threads, which do not die alone */
+              NULL); /* nothing to test where ranks can only be threads, which do not die alone */
 }

@@ -1,5 +1,6 @@
 /*
- * Training with the DDP engine: n ranks do what one does with the whole batch, and the statistics tell what happened.
+ * Training with the DDP engine: n ranks train like one rank on the whole batch, and the statistics report what
+ * happened.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -48,7 +49,7 @@ static void linear_update(linear *at, const float *weight, const float *bias) {
 static tutti_status follow_one_rank(ranks_context *context) {
     linear here = {.weight = {0}}, alone = {.weight = {0}}, gradient;
     for (int k = 0; k < OUTPUTS * INPUTS; k++) alone.weight[k] = sample_value(99, 0, k);
-    if (context->rank == 0) here = alone; /* the others get it from rank 0 */
+    if (context->rank == 0) here = alone; /* other ranks get it from rank 0 */
     const tutti_ddp_parameter parameters[] = {{"weight", here.weight, OUTPUTS * INPUTS, TUTTI_FLOAT32},
                                               {"bias", here.bias, OUTPUTS, TUTTI_FLOAT32}};
     tutti_ddp *ddp;
@@ -71,7 +72,7 @@ static tutti_status follow_one_rank(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ddp_training, n_ranks_follow_one_rank_on_the_whole_batch) {
+Test(ddp_training, n_ranks_train_like_one_rank_on_the_whole_batch) {
     run_modes(worlds, RANKS_THREADS, follow_one_rank, NULL);
 }
 
@@ -105,7 +106,7 @@ static tutti_status look_at_statistics(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ddp_training, statistics_tell_what_happened) {
+Test(ddp_training, statistics_report_what_happened) {
     static const int sizes[] = {1, 2, 0};
     run_modes(sizes, RANKS_THREADS, look_at_statistics, NULL);
 }

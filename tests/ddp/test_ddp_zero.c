@@ -50,7 +50,7 @@ static float expected_average(int nranks, int step, size_t parameter, size_t k) 
     return sum / (float)nranks;
 }
 
-/* All ranks' parts one after the other are the parameter; those of a bucket differ by its end only. */
+/* All ranks' parts one after the other make up the parameter; parts of a bucket have equal sizes but for its end. */
 static tutti_status check_parts(const ranks_context *context, model *m, size_t cap) {
     size_t next[NPARAMETERS] = {0}, least = SIZE_MAX, most = 0;
     for (int rank = 0; rank < context->nranks; rank++) {
@@ -71,7 +71,7 @@ static tutti_status check_parts(const ranks_context *context, model *m, size_t c
     }
     for (size_t i = 0; i < NPARAMETERS; i++)
         RANKS_CHECK(next[i] == counts[i], "%zu elements of %zu have a rank", next[i], i);
-    /* One bucket of 1344 elements with its gaps, from which the lines' ends come off. */
+    /* One bucket of 1344 elements, gaps included; parts end at cache lines. */
     RANKS_CHECK(cap != 0 || most <= (size_t)(1344 / context->nranks + 16), "a rank has %zu elements", most);
     return TUTTI_OK;
 }
@@ -79,7 +79,7 @@ static tutti_status check_parts(const ranks_context *context, model *m, size_t c
 static tutti_status run_step(const ranks_context *context, model *m, tutti_ddp *ddp, int step) {
     for (size_t i = 0; i < NPARAMETERS; i++) {
         const size_t index =
-            (i * 4 + (size_t)context->rank + (size_t)step) % NPARAMETERS; /* another order on each rank */
+            (i * 4 + (size_t)context->rank + (size_t)step) % NPARAMETERS; /* a different order on each rank */
         float *view = tutti_ddp_gradient(ddp, index);
         for (size_t k = 0; k < counts[index]; k++) view[k] = gradient_value(context->rank, step, index, k);
         TUTTI_TRY(tutti_ddp_ready(ddp, index));

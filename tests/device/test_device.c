@@ -1,7 +1,7 @@
 /*
- * The table of the GPUs (kernels/device.h): the same tests on the stand-in, where TUTTI_CUDA_MODULE names it, and on the GPUs of
- * this machine. Streams and events are in test_device_streams.c, reductions in test_device_reduce.c, misfortunes in
- * test_device_failure.c.
+ * The table of the GPUs (kernels/device.h): the same tests on the stand-in, where TUTTI_CUDA_MODULE names it, and on
+ * the GPUs of this machine. Streams and events are in test_device_streams.c, reductions in test_device_reduce.c,
+ * failures in test_device_failure.c.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ TestSuite(device, .timeout = 120);
 
 /* ---------------------------------------------------------------------------------------- which GPUs there are */
 
-Test(device, facts_are_told_of_each_gpu_and_of_no_other) {
+Test(device, facts_are_given_for_each_gpu_and_for_no_other) {
     int count = 0, current = -1;
     tutti_device_facts facts, again;
     open_device();
@@ -91,10 +91,10 @@ Test(device, a_rank_table_gives_each_rank_the_gpu_of_its_device_id) {
     snprintf(second, sizeof second, "RANK_TABLE_FILE=%s DEVICE_ID=5", path);
     cr_assert_eq(chosen_with(first), 4);
     cr_assert_eq(chosen_with(second), 5);
-    setenv("CUDA_VISIBLE_DEVICES", "7,5,4", 1); /* the places of cards 4 and 5 among those that are seen */
+    setenv("CUDA_VISIBLE_DEVICES", "7,5,4", 1); /* the indices of cards 4 and 5 among the visible ones */
     cr_assert_eq(chosen_with(first), 2);
     cr_assert_eq(chosen_with(second), 1);
-    setenv("CUDA_VISIBLE_DEVICES", "0,1", 1); /* neither: by the place on the host, with a warning */
+    setenv("CUDA_VISIBLE_DEVICES", "0,1", 1); /* neither is visible: by the local rank, with a warning */
     cr_assert_eq(chosen_with(first), 0);
     cr_assert_eq(chosen_with(second), 1);
     setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa,GPU-bbbb", 1);
@@ -117,7 +117,7 @@ Test(device, it_is_in_use_from_the_first_context_on) {
     GOOD(gpu->free(memory));
 }
 
-Test(device, without_a_module_the_answer_is_its_reason_each_time) {
+Test(device, without_a_module_each_answer_gives_the_reason) {
     setenv("TUTTI_CUDA_MODULE", "/no/such/module.so", 1);
     tutti_settings_reload();
     for (int i = 0; i < 2; i++) {
@@ -232,7 +232,7 @@ Test(device, a_kernel_reads_and_writes_pinned_memory_by_its_device_address) {
     free(page);
 }
 
-/* Says what went wrong by its exit code: nothing else of Criterion's works in a child. */
+/* Reports failures by its exit code: Criterion's checks do not work in a child. */
 static int import_and_answer(int in, int out) {
     tutti_device_export exported;
     void *base = NULL;
@@ -260,7 +260,7 @@ Test(device, another_process_maps_an_exported_allocation) {
     tutti_device_export exported;
     if (THREAD_SANITIZER) cr_skip_test("it forbids threads in a forked process");
     cr_assert(pipe(down) == 0 && pipe(up) == 0);
-    pid_t child = fork(); /* before anything of CUDA is in this process */
+    pid_t child = fork(); /* before this process uses CUDA */
     if (child == 0) _exit(import_and_answer(down[0], up[1]));
     close(up[1]);
     open_device();

@@ -77,7 +77,7 @@ Test(device_box, large_transposes_and_rows) {
                         .dst_bytes = bytes,
                         .src_bytes = bytes};
         check(&b, &c);
-        c.box.src_strides[0] = 2 * columns; /* of every other row */
+        c.box.src_strides[0] = 2 * columns; /* from every other row */
         c.box.src_strides[1] = 1;
         c.src_bytes = 2 * bytes;
         if (2 * bytes <= ROOM) check(&b, &c);
@@ -85,7 +85,7 @@ Test(device_box, large_transposes_and_rows) {
     buffers_destroy(&b);
 }
 
-Test(device_box, it_is_in_order_with_what_the_stream_does_before_and_after) {
+Test(device_box, a_copy_is_in_order_with_the_streams_work_before_and_after) {
     enum { SIDE = 256 };
     const tutti_box box = {
         .ndims = 2, .element_bytes = 4, .shape = {SIDE, SIDE}, .dst_strides = {SIDE, 1}, .src_strides = {1, SIDE}};
@@ -107,7 +107,7 @@ Test(device_box, it_is_in_order_with_what_the_stream_does_before_and_after) {
     GOOD(gpu->free(b));
 }
 
-Test(device_box, an_empty_box_is_nothing_and_a_whole_array_one_copy) {
+Test(device_box, an_empty_box_copies_nothing_and_a_whole_array_is_one_copy) {
     const tutti_box whole = {
         .ndims = 2, .element_bytes = 1, .shape = {3, 5}, .dst_strides = {-5, -1}, .src_strides = {-5, -1}};
     tutti_box_copy copy;

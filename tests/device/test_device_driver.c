@@ -1,6 +1,6 @@
 /*
- * How the real module finds CUDA, with a driver that is made up (support/standins/fake_driver.c): what is said of one
- * that is too old, and that a process is only watched, never made to start CUDA.
+ * How the real module finds CUDA, with a fake driver (support/fake_driver.c): the error for a driver that is too old,
+ * and that the module only checks whether the process uses CUDA, and never starts it.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -33,20 +33,20 @@ static void *symbol(void *library, const char *name) {
     return found;
 }
 
-Test(device_driver, one_that_is_too_old_is_named_with_what_is_needed, .init = shell_enter_folder,
+Test(device_driver, a_driver_that_is_too_old_is_named_with_the_version_needed, .init = shell_enter_folder,
      .fini = shell_leave_folder) {
     cr_assert_eq(shell_run("FAKE_DRIVER_VERSION=9020 " FAKE TUTTI_INFO), 0, "%s", shell_output);
     HAS("CUDA                       no: the driver is for CUDA 9.2, this build needs one for 1");
     HAS(".0 or later: update it, or build with an older nvcc\n");
 }
 
-Test(device_driver, one_without_a_gpu_is_told_in_its_own_words, .init = shell_enter_folder,
+Test(device_driver, a_driver_without_a_gpu_is_reported_in_its_own_words, .init = shell_enter_folder,
      .fini = shell_leave_folder) {
     cr_assert_eq(shell_run("FAKE_DRIVER_VERSION=99010 " FAKE TUTTI_INFO), 0, "%s", shell_output);
     HAS("CUDA                       no: the driver (for CUDA 99.1) reports: ");
 }
 
-Test(device_driver, a_context_of_somebody_else_is_seen_and_cuda_is_not_started) {
+Test(device_driver, a_context_made_by_other_code_is_seen_and_cuda_is_not_started) {
     void (*set_context)(bool), *library, *found;
     bool (*was_started)(void);
     tutti_device_place place;
@@ -57,7 +57,7 @@ Test(device_driver, a_context_of_somebody_else_is_seen_and_cuda_is_not_started) 
     found = symbol(library, "fake_driver_was_started"), memcpy(&was_started, &found, sizeof found);
     for (int i = 0; i < 10; i++, usleep(2000)) cr_assert_null(tutti_device_in_use(), "there is no context yet");
     set_context(true);
-    usleep(10000); /* making a context takes longer */
+    usleep(10000); /* creating a context takes longer */
     const tutti_device *device = tutti_device_in_use();
     cr_assert_not_null(device);
     cr_assert_eq(device->locate((char *)symbol(library, "fake_driver_memory") + 100, &place), TUTTI_OK);
@@ -77,8 +77,8 @@ Test(device_driver, a_context_of_somebody_else_is_seen_and_cuda_is_not_started) 
     cr_assert_eq(ended, 0);
 }
 
-/* What a process without a GPU pays in each call. */
-Test(device_driver, a_no_costs_next_to_nothing) {
+/* The cost of each call in a process that does not use CUDA. */
+Test(device_driver, asking_costs_next_to_nothing_without_a_gpu) {
     enum { CALLS = 1000000 };
     struct timespec start, end;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);

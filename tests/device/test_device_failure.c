@@ -1,5 +1,6 @@
 /*
- * What goes wrong with a GPU: in a forked child, and on the stand-in, which finds what real ones punish by a crash or worse.
+ * What goes wrong with a GPU: in a forked child, and on the stand-in, which detects what would crash a real one or
+ * worse.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 
 TestSuite(device_failure, .timeout = 120);
 
-Test(device_failure, a_forked_child_is_told_so) {
+Test(device_failure, a_forked_child_gets_an_error) {
     int ended = 0;
     open_device();
     pid_t child = fork();
@@ -21,11 +22,11 @@ Test(device_failure, a_forked_child_is_told_so) {
         tutti_device_place place = {.memory = TUTTI_MEMORY_CUDA};
         bool told = gpu->alloc(8, &memory) == TUTTI_ERR_FORKED && gpu->stream_sync(stream) == TUTTI_ERR_FORKED;
         bool host = gpu->locate(&ended, &place) == TUTTI_OK && place.memory == TUTTI_MEMORY_HOST;
-        _exit(told && host ? 0 : 1); /* calls on the host's memory go on */
+        _exit(told && host ? 0 : 1); /* calls on host memory still work */
     }
     waitpid(child, &ended, 0);
     cr_assert_eq(ended, 0);
-    GOOD(gpu->free(alloc(8))); /* nothing happened here */
+    GOOD(gpu->free(alloc(8))); /* the parent is not affected */
 }
 
 Test(device_failure, ordinary_code_that_touches_the_stand_ins_memory_crashes) {
@@ -42,8 +43,8 @@ Test(device_failure, ordinary_code_that_touches_the_stand_ins_memory_crashes) {
     cr_assert(WIFSIGNALED(ended), "it was read: %d", ended);
 }
 
-Test(device_failure, the_stand_in_fails_where_it_is_told_to) {
-    if (!is_standin()) cr_skip_test("only the stand-in can be made to fail");
+Test(device_failure, the_stand_in_fails_where_the_setting_says) {
+    if (!is_standin()) cr_skip_test("only the stand-in fails on demand");
     setenv("STANDIN_FAIL", "alloc:2,task:3", 1);
     open_device();
     void *memory = alloc(64), *second = NULL;
@@ -70,14 +71,14 @@ Test(device_failure, kernels_and_events_for_a_stream_of_another_gpu_are_refused)
     cr_assert_eq(gpu->copy_many(&dst, &src, &bytes, 1, stream), TUTTI_ERR_ARGUMENT);
     cr_assert_eq(gpu->event_record(there, stream), TUTTI_ERR_ARGUMENT);
     GOOD(gpu->event_record(here, stream));
-    GOOD(gpu->stream_wait_event(NULL, here)); /* that may be */
+    GOOD(gpu->stream_wait_event(NULL, here)); /* this is allowed */
     GOOD(gpu->stream_sync(NULL));
     GOOD(gpu->event_destroy(here));
     GOOD(gpu->event_destroy(there));
 }
 
 Test(device_failure, an_address_beyond_an_allocation_breaks_the_stand_in) {
-    if (!is_standin()) cr_skip_test("a GPU would have to be started anew");
+    if (!is_standin()) cr_skip_test("a real GPU would have to be restarted");
     open_device();
     void *memory = alloc(64);
     GOOD(gpu->fill(memory, 1, 65, stream));

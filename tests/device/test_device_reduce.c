@@ -10,7 +10,7 @@
 
 TestSuite(device_reduce, .timeout = 120);
 
-/* One call against the host's, bit for bit. Each buffer begins `shift` elements after an aligned address. */
+/* Compares one call with the host's, bit for bit. Each buffer begins `shift` elements after an aligned address. */
 typedef struct reduce_case {
     tutti_type type;
     tutti_reduction reduction;
@@ -117,7 +117,7 @@ Test(device_reduce, every_type_and_reduction_gives_the_hosts_bits, .timeout = 30
     buffers_destroy(&b);
 }
 
-Test(device_reduce, as_many_sources_as_may_be_are_folded_in_order) {
+Test(device_reduce, the_most_sources_allowed_are_folded_in_order) {
     static const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_BFLOAT16, TUTTI_FLOAT64, TUTTI_INT8, TUTTI_BOOL};
     buffers b;
     open_device();
@@ -130,7 +130,8 @@ Test(device_reduce, as_many_sources_as_may_be_are_folded_in_order) {
 
 /* ------------------------------------------------------------------------------------- codes of small floats */
 
-/* Codes of two sources: of 8 bits all pairs; of 16 bits each one beside, by `round`, 0, 1, itself, or any. */
+/* Codes of two sources: of 8 bits all pairs; of 16 bits each code paired, by `round`, with 0, 1, itself, or a random
+ * one. */
 enum { CODES = 65536, CODE_ROUNDS = 6, ROOM_FOR_CODES = CODES * 2 + 16 };
 
 typedef struct code_buffers {
@@ -144,13 +145,14 @@ static void fill_codes(const code_buffers *b, tutti_type type, int round) {
         const uint16_t one = type == TUTTI_FLOAT16 ? 0x3c00 : 0x3f80, code = (uint16_t)i;
         uint16_t other = round == 0 ? 0 : round == 1 ? one : round == 2 ? code : any;
         if (bytes == 1) other = (uint16_t)(i / 256);
-        memcpy(b->host[0] + i * bytes, &code, bytes); /* of 8 bits the lower ones */
+        memcpy(b->host[0] + i * bytes, &code, bytes); /* the low byte for 8-bit types */
         memcpy(b->host[1] + i * bytes, &other, bytes);
     }
     for (int i = 0; i < 2; i++) GOOD(gpu->copy(b->device[i], b->host[i], CODES * bytes, stream));
 }
 
-/* Where `apart`, the result lies otherwise than the sources: then elements are taken one by one, else 16 bytes at a time. */
+/* With `apart`, the result is aligned differently from the sources, so that elements are processed one by one;
+ * otherwise 16 bytes at a time. */
 static void check_codes(const code_buffers *b, const reduce_case *c, int divisor, bool apart) {
     static const double factors[] = {0.7, -1.3};
     const size_t bytes = tutti_type_bytes(c->type);
@@ -203,7 +205,7 @@ Test(device_reduce, every_code_of_a_small_float_gives_the_hosts_bits, .timeout =
     free(b.host[0]), free(b.host[1]), free(b.expected), free(b.got);
 }
 
-Test(device_reduce, what_no_reduction_is_is_refused) {
+Test(device_reduce, an_invalid_reduction_is_refused) {
     open_device();
     void *memory = alloc(64);
     const void *srcs[] = {memory};

@@ -61,7 +61,7 @@ Test(device_streams, a_stream_waits_for_several_values_at_once) {
                                    {passed.device, 1, .waits = false}};
     GOOD(gpu->use_values(stream, values, 0));
     GOOD(gpu->use_values(stream, values, 5));
-    memset(values, 0, sizeof values); /* the call has copied them */
+    memset(values, 0, sizeof values); /* the call has copied the values */
     counter_set(gates[2], 9);
     counter_set(gates[0], 10);
     counter_set(gates[1], 8);
@@ -86,7 +86,7 @@ Test(device_streams, an_event_stands_for_its_last_record_at_the_time_of_the_wait
     GOOD(gpu->stream_wait_event(other, event));
     GOOD(gpu->write_value(other, passed.device, 7));
     GOOD(gpu->wait_value(stream, gate.device, 2));
-    GOOD(gpu->event_record(event, stream)); /* the other stream does not wait for this one */
+    GOOD(gpu->event_record(event, stream)); /* the other stream does not wait for this record */
     usleep(20000);
     cr_assert_eq(counter_get(passed), 0);
     counter_set(gate, 1);
@@ -104,7 +104,7 @@ static void add_one(void *context) {
     ++*(int *)context;
 }
 
-Test(device_streams, tasks_of_a_stream_run_in_order_the_hosts_among_them) {
+Test(device_streams, tasks_of_a_stream_run_in_order_including_host_functions) {
     enum { ROUNDS = 50 };
     open_device();
     counter turn = counter_create();
@@ -152,13 +152,13 @@ Test(device_streams, two_streams_of_two_gpus_meet_on_one_value) {
 }
 
 /* The size is read when the stream comes to it. */
-Test(device_streams, a_counted_copy_takes_what_is_there_when_it_runs) {
+Test(device_streams, a_counted_copy_reads_its_size_when_it_runs) {
     enum { BYTES = 5000, MOST = 4000 };
     unsigned char *pinned = NULL, read[BYTES];
     void *pinned_device = NULL;
     open_device();
     counter gate = counter_create();
-    _Atomic uint64_t *said = gate.host + 1; /* how many bytes there are */
+    _Atomic uint64_t *said = gate.host + 1; /* the number of bytes */
     unsigned char *to = alloc(BYTES);
     GOOD(gpu->alloc_pinned(BYTES, (void **)&pinned, &pinned_device));
     for (uint64_t turn = 1; turn <= 3; turn++) {

@@ -1,6 +1,7 @@
 /*
- * CUDA memory on several hosts, by way of pinned host memory and by NCCL: collectives and messages give what the reference gives.
- * The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), the hosts network namespaces.
+ * CUDA memory on several hosts, by way of pinned host memory and by NCCL: collectives and messages give what the
+ * reference gives. The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), the hosts network
+ * namespaces.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 
 TestSuite(hosts_cuda, .timeout = 200);
 
-#define STAGE_BYTES 4096 /* so that little data goes in pieces */
+#define STAGE_BYTES 4096 /* so that even little data goes in pieces */
 
 static const char *const staged[] = {"STANDIN_GPUS=4", "TUTTI_ALGORITHM=staged", "TUTTI_CUDA_STAGE_BYTES=4096", NULL};
 
@@ -65,11 +66,11 @@ static tutti_status some_body(ranks_context *context) {
     return with_rank(context, some_by_nccl);
 }
 
-Test(hosts_cuda, so_they_do_by_nccl) {
+Test(hosts_cuda, collectives_by_nccl_give_what_the_reference_gives) {
     run((const int[]){2, 1, 0}, nccl, some_body);
 }
 
-/* Rank 0 differs: rank 1 of its host finds that, and the other host gets the error too. */
+/* Rank 0 makes a different call: rank 1 of its host detects it, and the other host gets the error too. */
 static tutti_status differ(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -77,7 +78,7 @@ static tutti_status differ(ranks_context *context) {
     TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
     TUTTI_TRY(cuda_alloc(&rank, 4096, &memory));
     TUTTI_TRY(rank.device->fill(memory, 0, 4096, rank.streams[0]));
-    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA))); /* it compares by itself */
+    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA))); /* it compares calls itself */
     TUTTI_TRY(rank.device->stream_sync(NULL));
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
     tutti_status status = TUTTI_OK;

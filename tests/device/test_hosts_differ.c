@@ -1,8 +1,8 @@
 /*
  * Calls on CUDA memory that differ between hosts, or that one host does not make: the error names them on all ranks,
- * long before any deadline where both are known. The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c,
- * standin_nccl.c), the hosts network namespaces. Like NCCL, its stand-in compares nothing that helps: most calls that
- * differ hang in it, some pass.
+ * long before any deadline where both calls are known. The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c,
+ * standin_nccl.c), the hosts network namespaces. Like NCCL, its stand-in does not compare calls: most calls that
+ * differ hang in it, some succeed.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,13 +19,13 @@ TestSuite(hosts_differ, .timeout = 200);
 
 enum { COUNT = 256 };
 
-/* Neither a report nor a deadline comes so soon that it could be what tells. */
+/* Reports and deadlines come too late to be the source of the error. */
 #define PATIENT "TUTTI_STALL_MS=60000", "TUTTI_TIMEOUT_MS=60000"
 #define TOLD_MS 20000
 
 static const char *const nccl[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", PATIENT, NULL};
 static const char *const staged[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=staged", PATIENT, NULL};
-/* Ranks 0 and 2 share a GPU, and 3 and 4: no engine but "staged" takes that. */
+/* Ranks 0 and 2 share a GPU, and 3 and 4: only the engine "staged" supports that. */
 static const char *const shared[] = {"STANDIN_GPUS=5", "STANDIN_IDS=a,b,a,c,c", PATIENT, NULL};
 
 static void run(const int *ranks_per_host, const char *const *environment, ranks_body body) {
@@ -53,7 +53,7 @@ typedef struct some_call {
 } some_call;
 
 static const some_call usual = {SUM, TUTTI_INT32, COUNT, TUTTI_SUM, "all_reduce(int32, 256, sum)"};
-/* By NCCL's sends and our kernel: any other reduction of the type sends as much. */
+/* Reduced by NCCL's sends and our kernel: any reduction of this type sends as much. */
 static const some_call usual_short = {SUM, TUTTI_INT16, COUNT, TUTTI_SUM, "all_reduce(int16, 256, sum)"};
 
 static const struct {
@@ -91,7 +91,7 @@ static tutti_status make_and_wait(tutti_comm *comm, const some_call *c, cuda_ran
 /* The rank whose call differs: the second one of the first host. Calls of different hosts are not compared. */
 enum { ODD = 1 };
 
-/* "rank 1 barrier", "rank 0 all_reduce(...)": the error shows the ranks, too. */
+/* The error must show ranks and calls: "rank 1 barrier", "rank 0 all_reduce(...)". */
 static tutti_status check_told(const tutti_comm *comm, tutti_status status, const some_call *odd,
                                const some_call *own) {
     char text[1024], odd_rank[128], other_rank[128];
@@ -104,7 +104,7 @@ static tutti_status check_told(const tutti_comm *comm, tutti_status status, cons
     return check_engine(comm);
 }
 
-/* One rank makes another call. A rank that has what it needs finds out later. */
+/* One rank makes a different call. A rank that already has all data finds out at a later call. */
 static tutti_status differ(const ranks_context *context, tutti_comm *comm, cuda_rank *rank, size_t at) {
     void *memory;
     const some_call *own = cases[at].others, *odd = &cases[at].odd;
@@ -112,12 +112,13 @@ static tutti_status differ(const ranks_context *context, tutti_comm *comm, cuda_
     TUTTI_TRY(cuda_alloc(rank, 4096, &memory));
     TUTTI_TRY(rank->device->fill(memory, 0, 4096, rank->streams[0]));
     TUTTI_TRY(make_and_wait(comm, own, rank, memory));
-    TUTTI_TRY(nccl_meet(context)); /* or a rank's first call ends by what another finds in the second */
+    TUTTI_TRY(nccl_meet(context)); /* otherwise an error found in the second call could end another rank's first */
     int64_t start_ns = tutti_now_ns(), end_ns = start_ns + TOLD_MS * TUTTI_NS_PER_MS;
     tutti_status status = make_and_wait(comm, is_odd ? odd : own, rank, memory);
     while (status == TUTTI_OK && tutti_now_ns() < end_ns) status = make_and_wait(comm, own, rank, memory);
     TUTTI_TRY(check_told(comm, status, odd, own));
-    RANKS_CHECK(tutti_now_ns() < end_ns, "it was told after %lld ms", (long long)(tutti_now_ns() - start_ns) / 1000000);
+    RANKS_CHECK(tutti_now_ns() < end_ns, "the error came after %lld ms",
+                (long long)(tutti_now_ns() - start_ns) / 1000000);
     return rank->device->stream_sync(rank->streams[0]);
 }
 
@@ -130,7 +131,7 @@ static tutti_status differ_in_turn(ranks_context *context) {
         if (is_staged && cases[i].odd.kind == REDUCE) continue; /* a rank that only sends fails in a later call there */
         TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
         TUTTI_TRY(differ(context, comm, &rank, i));
-        TUTTI_TRY(nccl_meet(context)); /* not to leave before */
+        TUTTI_TRY(nccl_meet(context)); /* no rank may leave earlier */
         TUTTI_TRY(tutti_comm_destroy(comm));
     }
     return TUTTI_OK;
@@ -140,17 +141,17 @@ Test(hosts_differ, calls_by_nccl_are_shown_on_all_ranks) {
     run((const int[]){2, 1, 0}, nccl, differ_in_turn);
 }
 
-Test(hosts_differ, so_they_are_where_ranks_share_gpus) {
+Test(hosts_differ, calls_where_ranks_share_gpus_are_shown_on_all_ranks) {
     run((const int[]){3, 2, 0}, shared, differ_in_turn);
 }
 
-Test(hosts_differ, so_they_are_by_way_of_host_memory) {
+Test(hosts_differ, calls_through_host_memory_are_shown_on_all_ranks) {
     run((const int[]){2, 1, 0}, staged, differ_in_turn);
 }
 
 /* ---------------------------------------------------------------------------------------------- many calls */
 
-/* Without a wait: ranks may be hundreds of calls apart. Calls in graphs do not count. */
+/* Without waiting: ranks may be hundreds of calls apart. Calls in graphs do not count. */
 static tutti_status run_ahead(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -205,7 +206,7 @@ static tutti_status await_absent(ranks_context *context, bool is_absent, int mis
     return nccl_check_streams(&rank);
 }
 
-/* Only its own host knows. */
+/* Only the absent rank's own host can know. */
 static tutti_status miss_rank(ranks_context *context) {
     int last = context->nranks - 1;
     return await_absent(context, context->rank == last, last, last - 1);

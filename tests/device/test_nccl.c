@@ -1,8 +1,8 @@
 /*
- * Collectives on CUDA memory by NCCL compute what those on host memory do: all kinds, types and reductions, by NCCL's own calls
- * and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), so
- * nothing here says what NCCL itself computes; what it is asked to, in which order, and what is made of it, is the
- * engine's own.
+ * Collectives on CUDA memory by NCCL compute what those on host memory do: all kinds, types and reductions, by NCCL's
+ * own calls and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c),
+ * so these tests do not test NCCL's own results, but the engine: what it asks of NCCL, in which order, and what it
+ * does with the results.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,9 +19,9 @@ TestSuite(nccl, .timeout = 240);
 static const int worlds[] = {1, 2, 3, 4, 0};
 static const int small_worlds[] = {1, 2, 3, 0};
 
-/* A call by a call that NCCL's stand-in sums in the order of ranks: its results are the reference's. */
+/* Each call is one NCCL call, which the stand-in sums in rank order: its results are the reference's. */
 static const char *const in_rank_order[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "STANDIN_NCCL_ORDER=ranks", NULL};
-/* Its own order, which must not matter where Tutti promises that of ranks. */
+/* The stand-in sums in an order of its own, which must not matter where Tutti promises rank order. */
 static const char *const deterministic[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "TUTTI_DETERMINISTIC=1", NULL};
 static const char *const plain[] = {"STANDIN_GPUS=8", NULL};
 static const char *const few_sources[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "TUTTI_DETERMINISTIC=1",
@@ -29,8 +29,8 @@ static const char *const few_sources[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=ncc
 static const char *const slow[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_PROGRESS_US=60000", "STANDIN_NCCL_ORDER=ranks",
                                    NULL};
 
-/* On real GPUs: the worlds for which there are enough of them, and one rank, which then goes by NCCL, too. Beyond two ranks NCCL
- * sums floats in an order of its own. */
+/* On real GPUs, keeps the worlds for which there are enough GPUs, and adds one rank, which then uses NCCL, too. With
+ * more than two ranks NCCL sums floats in an order of its own. */
 static const int *fitting_worlds(const int *sizes, const char *const *environment) {
     static int fitting[8];
     int count = 0, most = cuda_real_gpus();
@@ -53,7 +53,7 @@ static void need_standin(const char *why) {
     if (cuda_real_gpus() > 0) cr_skip("%s", why);
 }
 
-/* As processes and as threads, which have this process's environment. */
+/* Runs ranks as processes and as threads, which have this process's environment. */
 static void run(const int *sizes, const char *const *environment, ranks_body body) {
     ranks_adopt(environment); /* for threads */
     sizes = fitting_worlds(sizes, environment);
@@ -74,8 +74,8 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
 
 /* ---------------------------------------------------------------------------------------- what is computed */
 
-/* Where the last bits may differ: inputs are rounded once more after they were multiplied, and in NCCL averages of floats
- * are made of multiplied inputs, too; exactly so where there are 2 or 4 ranks. */
+/* Returns whether the last bits may differ: multiplied inputs are rounded once more, and NCCL computes averages of
+ * floats from multiplied inputs, too, which is exact for 2 or 4 ranks. */
 static bool rounds_otherwise(const call *c, int nranks) {
     bool narrow = reference_is_float(c->type) && tutti_type_bytes(c->type) <= 2;
     bool average = c->reduction == TUTTI_AVG && reference_is_float(c->type);
@@ -147,12 +147,12 @@ Test(nccl, calls_that_stay_in_progress_for_long_are_waited_for) {
     run((const int[]){2, 0}, slow, sizes_body);
 }
 
-Test(nccl, more_ranks_than_a_kernel_takes_sources_are_summed_up_in_turn) {
+Test(nccl, more_ranks_than_sources_of_a_kernel_are_summed_in_turn) {
     need_standin("the test limits how many sources its kernel takes");
     run((const int[]){4, 0}, few_sources, sizes_body);
 }
 
-/* More than the scratch of 16 MiB holds: rounds. */
+/* More than the scratch of 16 MiB holds, so that the call takes several rounds. */
 static tutti_status large(ranks_context *context) {
     cuda_rank rank;
     TUTTI_TRY(cuda_rank_open(context, (size_t)160 << 20, &rank));
@@ -170,11 +170,11 @@ static tutti_status large(ranks_context *context) {
     return cuda_rank_close(&rank, context->comm);
 }
 
-Test(nccl, what_is_larger_than_the_scratch_goes_in_rounds) {
+Test(nccl, calls_larger_than_the_scratch_go_in_rounds) {
     run((const int[]){2, 0}, plain, large);
 }
 
-/* ------------------------------------------------------------------------------------------ whose order it is */
+/* ------------------------------------------------------------------------------------------ order of sums */
 
 /* (1e8 - 1e8) + 1 is 1; the stand-in begins with the last rank: (1 - 1e8) + 1e8 is 0. */
 static tutti_status sum_of_three(ranks_context *context, cuda_rank *rank, float *sum_out) {
@@ -201,7 +201,7 @@ static tutti_status nccls_order_body(ranks_context *context) {
     return with_rank(context, in_nccls_order);
 }
 
-Test(nccl, it_is_the_default_for_floats_on_several_gpus) {
+Test(nccl, nccls_order_is_the_default_for_floats_on_several_gpus) {
     need_standin("the order is NCCL's affair, the stand-in's is known");
     run((const int[]){3, 0}, plain, nccls_order_body);
 }
@@ -224,7 +224,7 @@ Test(nccl, deterministic_1_sums_in_the_order_of_ranks) {
 
 static const char *const instances[] = {"STANDIN_GPUS=3", "STANDIN_IDS=a/1,b,a/2", NULL};
 
-Test(nccl, ranks_in_mig_instances_of_one_gpu_do_without_nccl) {
+Test(nccl, ranks_in_mig_instances_of_one_gpu_do_not_use_nccl) {
     need_standin("it stands for three GPUs, two of them parts of one");
     run((const int[]){3, 0}, instances, order_of_ranks_body);
 }
@@ -246,8 +246,9 @@ static tutti_status many(ranks_context *context, cuda_rank *rank) {
                       .seed = round * 10 + (unsigned)i};
             TUTTI_TRY(cuda_call_run(rank, &c, comms[i], rank->streams[i % CUDA_STREAMS], i % 3 == 0));
         }
-    /* For with_rank, which looks at the engine of the communicator that was split. Before the others end: ends free memory, which waits
-     * for the streams of all ranks that are threads, and so would wait for this rank. */
+    /* with_rank checks the engine of the communicator that was split, so it needs a call. This must come before the
+     * others are destroyed: destroying frees memory, which waits for the streams of all ranks that are threads, and
+     * so would wait for this rank. */
     TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[0])));
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
     for (int i = 0; i < COMMS; i++) TUTTI_TRY(tutti_comm_destroy(comms[i]));
@@ -258,11 +259,11 @@ static tutti_status many_body(ranks_context *context) {
     return with_rank(context, many);
 }
 
-Test(nccl, split_communicators_have_one_each) {
+Test(nccl, split_communicators_have_an_nccl_communicator_each) {
     run(worlds, plain, many_body);
 }
 
-/* Calls that share scratch, in two streams, the first of which is held up: each waits for the one before. */
+/* Calls that share scratch, in two streams, the first of which is held up: the second call waits for the first. */
 static tutti_status two_streams(ranks_context *context, cuda_rank *rank) {
     cuda_gate gate;
     cuda_call first, second;
@@ -274,7 +275,7 @@ static tutti_status two_streams(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(cuda_call_prepare(rank, &d, context->rank, context->nranks, rank->streams[1], &second));
     tutti_options here = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[0]), there = here;
     there.stream = rank->streams[1];
-    TUTTI_TRY(tutti_barrier(context->comm, &here)); /* the meeting */
+    TUTTI_TRY(tutti_barrier(context->comm, &here)); /* the ranks meet in it */
     TUTTI_TRY(cuda_gate_close(rank, &gate, rank->streams[0]));
     TUTTI_TRY(call_start(&first.there, context->comm, &here));
     TUTTI_TRY(call_start(&second.there, context->comm, &there));
@@ -290,6 +291,6 @@ static tutti_status two_streams_body(ranks_context *context) {
     return with_rank(context, two_streams);
 }
 
-Test(nccl, calls_in_several_streams_keep_apart) {
+Test(nccl, calls_in_several_streams_do_not_share_scratch_at_once) {
     run(small_worlds, plain, two_streams_body);
 }

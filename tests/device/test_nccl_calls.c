@@ -1,7 +1,6 @@
 /*
- * What is NCCL's own: calls in streams that are captured, communicators that are split, calls that differ, memory that
- * is registered. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), which count what they
- * are asked.
+ * What is specific to NCCL: calls in captured streams, communicators that are split, calls that differ, memory that
+ * is registered. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), which count their calls.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -23,7 +22,7 @@ static tutti_status sum_of(ranks_context *context, void *memory, tutti_type type
     return tutti_all_reduce(context->comm, memory, memory, 8, type, TUTTI_SUM, &TUTTI_OPTIONS(.stream = stream));
 }
 
-/* Calls that need scratch are refused, and that is all: those before and behind them are carried out. */
+/* Calls that need scratch are refused, without further effect: calls before and after them are carried out. */
 static tutti_status captured(ranks_context *context, cuda_rank *rank) {
     void *memory;
     tutti_stream stream = rank->streams[0];
@@ -52,18 +51,18 @@ static tutti_status captured_body(ranks_context *context) {
     return nccl_with_rank(context, captured);
 }
 
-Test(nccl_calls, a_captured_stream_takes_calls_that_need_no_scratch_and_refuses_others_without_harm) {
+Test(nccl_calls, a_captured_stream_takes_calls_without_scratch_and_refuses_others_without_harm) {
     nccl_run((const int[]){2, 0}, plain, captured_body);
 }
 
-/* NCCL refuses while all ranks capture. Where it can take calls later, so does the communicator. */
+/* NCCL refuses a call while all ranks capture. If NCCL accepts calls later, the communicator does, too. */
 static tutti_status refused(ranks_context *context, cuda_rank *rank, bool for_good) {
     void *memory;
     TUTTI_TRY(cuda_alloc(rank, 64, &memory));
     TUTTI_TRY(rank->device->fill(memory, 0, 64, rank->streams[0]));
     TUTTI_TRY(sum_of(context, memory, TUTTI_INT32, rank->streams[0]));
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
-    TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* else the first refusal could end another rank's call */
+    TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* otherwise the first refusal could end another rank's call */
     TUTTI_TRY(nccl_capture(rank->streams[0], true));
     tutti_status status = sum_of(context, memory, TUTTI_INT32, rank->streams[0]);
     RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "NCCL failed in") != NULL, "'%s'",
@@ -97,7 +96,7 @@ Test(nccl_calls, a_refusal_in_a_captured_stream_leaves_the_communicator_whole) {
     nccl_run_processes(2, environment, refused_for_now_body);
 }
 
-Test(nccl_calls, unless_nccl_itself_takes_no_call_from_then_on) {
+Test(nccl_calls, a_refusal_after_which_nccl_takes_no_call_breaks_the_communicator) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclAllReduce:2:5", NULL};
     nccl_run_processes(2, environment, refused_for_good_body);
 }
@@ -107,7 +106,7 @@ Test(nccl_calls, unless_nccl_itself_takes_no_call_from_then_on) {
 #define EXPECT_COUNT(name, expected)                                                                                   \
     RANKS_CHECK(nccl_count(name) == (expected), "line %d: %d calls of " name, __LINE__, nccl_count(name))
 
-/* By ncclCommSplit where the parent has NCCL; ranks with no colour take part in that, too. */
+/* Splits by ncclCommSplit if the parent uses NCCL; ranks without a colour take part in that, too. */
 static tutti_status splits(ranks_context *context, cuda_rank *rank) {
     tutti_comm *early, *halves, *some, *unused;
     call c = {.kind = CALL_ALL_GATHER_V, .type = TUTTI_INT32, .count = 301, .seed = 4};
@@ -118,7 +117,7 @@ static tutti_status splits(ranks_context *context, cuda_rank *rank) {
     EXPECT_COUNT("ncclCommInitRankConfig", 1);
     TUTTI_TRY(tutti_comm_split(context->comm, context->rank % 2, -context->rank, NULL, &halves));
     TUTTI_TRY(tutti_comm_split(context->comm, color, 0, NULL, &some));
-    TUTTI_TRY(tutti_comm_split(halves, 0, 0, NULL, &unused)); /* nothing to split from: halves has not called yet */
+    TUTTI_TRY(tutti_comm_split(halves, 0, 0, NULL, &unused)); /* nothing to split: halves has made no call yet */
     EXPECT_COUNT("ncclCommSplit", 2);
     for (int i = 0; i < 3; i++) {
         TUTTI_TRY(cuda_call_run(rank, &c, halves, rank->streams[1], i % 2 == 0));
@@ -130,7 +129,7 @@ static tutti_status splits(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(tutti_comm_destroy(unused));
     TUTTI_TRY(tutti_comm_split(halves, 0, 0, NULL, &unused));
     EXPECT_COUNT("ncclCommSplit", 3);
-    TUTTI_TRY(tutti_comm_destroy(unused)); /* with what NCCL has made for it */
+    TUTTI_TRY(tutti_comm_destroy(unused)); /* with the memory that NCCL has allocated for it */
     TUTTI_TRY(tutti_comm_destroy(halves));
     TUTTI_TRY(tutti_comm_destroy(some));
     return tutti_comm_destroy(early);
@@ -140,7 +139,7 @@ static tutti_status splits_body(ranks_context *context) {
     return nccl_with_rank(context, splits);
 }
 
-Test(nccl_calls, a_communicator_is_split_from_that_of_its_parent) {
+Test(nccl_calls, an_nccl_communicator_is_split_from_the_parents) {
     nccl_run_processes(4, plain, splits_body);
 }
 
@@ -148,7 +147,7 @@ Test(nccl_calls, a_communicator_is_split_from_that_of_its_parent) {
 
 enum { ODD = 1 };
 
-/* What rank ODD calls instead of all_reduce(int32, 256, sum). */
+/* The calls that rank ODD makes instead of all_reduce(int32, 256, sum). */
 typedef struct odd_call {
     tutti_status (*make)(tutti_comm *comm, void *memory, const tutti_options *options);
     const char *words;
@@ -192,7 +191,7 @@ static tutti_status call_oddly(tutti_comm *comm, cuda_rank *rank, void *memory, 
     return status;
 }
 
-/* A rank that needed no data of the others, or already has their data, gets the error at a later call. */
+/* A rank that needs no data from others, or already has it, gets the error at a later call. */
 static tutti_status differ(ranks_context *context, tutti_comm *comm, cuda_rank *rank, const odd_call *odd) {
     void *memory;
     TUTTI_TRY(cuda_alloc(rank, 4096, &memory));
@@ -216,7 +215,7 @@ static tutti_status differ_in_turn(ranks_context *context) {
         tutti_comm *comm;
         TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
         TUTTI_TRY(differ(context, comm, &rank, &odd_calls[i]));
-        TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* not to leave before */
+        TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* no rank may leave earlier */
         TUTTI_TRY(tutti_comm_destroy(comm));
     }
     return TUTTI_OK;
@@ -238,7 +237,8 @@ static int registered(void) {
     return count();
 }
 
-/* Blocks of tutti_mem_alloc_cuda are registered at their first use, and no longer when they, or the communicator, go. */
+/* Blocks of tutti_mem_alloc_cuda are registered at their first use, and deregistered when they are freed or the
+ * communicator is destroyed. */
 static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
     tutti_comm *comm;
     void *first, *second;
@@ -256,7 +256,7 @@ static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
     RANKS_CHECK(registered() == 2, "%d blocks are registered", registered());
     for (int i = 0; i < 3; i++) TUTTI_TRY(tutti_broadcast(comm, first, 1024, TUTTI_FLOAT32, 0, &options));
-    TUTTI_TRY(tutti_mem_free(first)); /* waits for what is at work on it */
+    TUTTI_TRY(tutti_mem_free(first)); /* waits for the work on it */
     RANKS_CHECK(registered() == 1, "%d blocks are registered after one was freed", registered());
     TUTTI_TRY(tutti_comm_destroy(comm));
     RANKS_CHECK(registered() == 0, "%d blocks are registered after the end", registered());

@@ -27,7 +27,7 @@ static tutti_status come_late(ranks_context *context) {
     TUTTI_TRY(nccl_open_rank(context, &rank, &memory));
     TUTTI_TRY(nccl_sum_and_wait(context->comm, &rank, memory));
     TUTTI_TRY(nccl_meet(context));
-    if (context->rank == VICTIM) { /* comes when the others have given up */
+    if (context->rank == VICTIM) { /* joins after the others have given up */
         TUTTI_TRY(nccl_meet(context));
         RANKS_CHECK(nccl_sum_and_wait(context->comm, &rank, memory) != TUTTI_OK, "the late rank got no error");
         return nccl_check_streams(&rank);
@@ -57,7 +57,7 @@ static tutti_status be_aborted(ranks_context *context) {
     TUTTI_TRY(nccl_open_rank(context, &rank, &memory));
     TUTTI_TRY(nccl_sum_and_wait(context->comm, &rank, memory));
     TUTTI_TRY(nccl_meet(context));
-    if (context->rank == VICTIM) { /* makes no second call, but ends the others' */
+    if (context->rank == VICTIM) { /* makes no second call, but aborts */
         pthread_create(&thread, NULL, abort_soon, context->comm);
         pthread_join(thread, NULL);
         return nccl_check_streams(&rank);
@@ -74,7 +74,7 @@ Test(nccl_end, an_abort_ends_what_is_under_way_on_all_ranks) {
     nccl_run_as(3, RANKS_THREADS, plain, be_aborted);
 }
 
-/* Two communicators hang in one stream: aborts that wait for each other would hang for ever. */
+/* Two communicators hang in one stream: aborts that waited for each other would hang for ever. */
 static tutti_status abort_two(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -92,7 +92,7 @@ static tutti_status abort_two(ranks_context *context) {
         TUTTI_TRY(tutti_comm_abort(context->comm, "the one in front"));
     }
     TUTTI_TRY(nccl_check_streams(&rank));
-    TUTTI_TRY(nccl_meet(context)); /* not to leave before */
+    TUTTI_TRY(nccl_meet(context)); /* no rank may leave earlier */
     return tutti_comm_destroy(other);
 }
 
@@ -103,7 +103,7 @@ Test(nccl_end, aborts_do_not_wait_for_each_other) {
     nccl_run_as(2, RANKS_THREADS, plain, abort_two);
 }
 
-/* Destroyed while a rank has neither made the call nor destroyed its own. */
+/* The communicator is destroyed while another rank has neither made the call nor destroyed it. */
 static tutti_status destroy_early(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -113,13 +113,13 @@ static tutti_status destroy_early(ranks_context *context) {
     TUTTI_TRY(nccl_sum_and_wait(comm, &rank, memory));
     TUTTI_TRY(nccl_meet(context));
     if (context->rank == VICTIM) TUTTI_TRY(nccl_meet(context));
-    else nccl_sum(comm, &rank, memory, NULL); /* refused, if another has destroyed it already */
+    else nccl_sum(comm, &rank, memory, NULL); /* refused if another rank has destroyed it already */
     TUTTI_TRY(tutti_comm_destroy(comm));
     if (context->rank != VICTIM) TUTTI_TRY(nccl_meet(context));
     return nccl_check_streams(&rank);
 }
 
-Test(nccl_end, destroying_waits_for_nobody) {
+Test(nccl_end, destroying_waits_for_no_rank) {
     nccl_set_stage();
     nccl_run_as(3, RANKS_PROCESSES, plain, destroy_early);
     nccl_run_as(3, RANKS_THREADS, plain, destroy_early);

@@ -1,10 +1,10 @@
 /*
- * What goes wrong with NCCL: a rank dies, or makes a call fail. The others must be told, within 2 s
- * where it is a death, and no stream may wait for ever: NCCL's stand-in (support/standins/standin_nccl.c) hangs like
- * NCCL until it is aborted. Nothing here needs a GPU or NCCL, or says anything of them.
+ * What goes wrong with NCCL: a rank dies, or makes a call fail. The others must get an error, within 2 s after a
+ * death, and no stream may wait for ever: NCCL's stand-in (support/standins/standin_nccl.c) hangs like NCCL until it is
+ * aborted. The tests need neither a GPU nor NCCL, and test neither.
  *
  * Before a rank ends something, all ranks meet outside of the library: a rank whose call is done may be ahead of one
- * whose call is not, and what breaks the communicator then ends that call, too.
+ * whose call is not, and whatever breaks the communicator then ends that call, too.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@
 enum { VICTIM = 1 };
 
 static void skip_on_gpus(void) {
-    if (cuda_real_gpus() > 0) cr_skip("only the stand-in fails when told to, and ranks need GPUs of their own");
+    if (cuda_real_gpus() > 0) cr_skip("only the stand-in fails on demand, and each rank needs its own GPU");
 }
 
 TestSuite(nccl_failure, .init = skip_on_gpus, .timeout = 120);
@@ -63,7 +63,7 @@ static tutti_status survive(ranks_context *context) {
 
 static const char *const plain[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", NULL};
 
-/* All must be told within 2 s; a machine that does other things as well has three tries. */
+/* All ranks must get the error within 2 s; there are three tries, since the machine may be busy. */
 static void expect_death(bool ordered, ranks_body body) {
     double after_s = 0;
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -73,14 +73,14 @@ static void expect_death(bool ordered, ranks_body body) {
         after_s = (double)atomic_load(&nccl_stage->told_ns) / 1e9;
         if (after_s < 2.0) return;
     }
-    cr_assert_fail("told %.2f s after the death", after_s);
+    cr_assert_fail("the error came %.2f s after the death", after_s);
 }
 
 Test(nccl_failure, a_rank_that_was_killed_is_named_within_2_seconds) {
     expect_death(/* ordered */ false, survive);
 }
 
-Test(nccl_failure, so_it_is_where_a_call_has_several_steps) {
+Test(nccl_failure, a_death_in_a_call_of_several_steps_is_named_within_2_seconds) {
     expect_death(/* ordered */ true, survive);
 }
 
@@ -91,7 +91,8 @@ static tutti_status capture_sum(tutti_comm *comm, cuda_rank *rank, void *memory)
     return status;
 }
 
-/* A graph is launched without a call of ours; a rank that dies then is found all the same, and the stream goes on. */
+/* A graph is launched without a call to the library; a rank that dies then is detected all the same, and the stream
+ * goes on. */
 static tutti_status survive_in_graph(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -121,12 +122,13 @@ static tutti_status survive_in_graph(ranks_context *context) {
     return tutti_comm_destroy(left);
 }
 
-Test(nccl_failure, so_it_is_where_the_call_is_in_a_graph) {
+Test(nccl_failure, a_death_during_a_graph_is_named_within_2_seconds) {
     nccl_set_stage();
     nccl_run_as(3, RANKS_PROCESSES, plain, survive_in_graph);
 }
 
-/* It has joined the exchange, and dies before NCCL's communicators are made: of them the others hear nothing. */
+/* The victim has joined the exchange, and dies before NCCL's communicators exist, so NCCL reports nothing to the
+ * others. */
 static tutti_status survive_opening(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -158,7 +160,7 @@ static tutti_status fail_somewhere(ranks_context *context) {
     RANKS_CHECK(status != TUTTI_OK, "nothing failed");
     RANKS_CHECK(strstr(tutti_last_error(), nccl_stage->words) != NULL, "'%s' is not in: %s", nccl_stage->words,
                 tutti_last_error());
-    RANKS_CHECK(took_ms < 30000, "told after %lld ms", (long long)took_ms);
+    RANKS_CHECK(took_ms < 30000, "the error came after %lld ms", (long long)took_ms);
     return nccl_check_streams(&rank);
 }
 
@@ -206,7 +208,7 @@ Test(nccl_failure, a_group_that_does_not_start) {
 
 /* ------------------------------------------------------------------------------------------------- messages */
 
-/* Both others wait for a message of the rank that dies. */
+/* Both other ranks wait for a message from the rank that dies. */
 static tutti_status lose_sender(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -234,7 +236,7 @@ Test(nccl_failure, a_message_of_a_rank_that_died_is_an_error_that_names_it) {
     nccl_run_as(3, RANKS_PROCESSES, environment, lose_sender);
 }
 
-/* NCCL is not touched: its start would fail. */
+/* NCCL must not be used: its start would fail. */
 static tutti_status do_without(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -248,19 +250,19 @@ static tutti_status differ_in_version(ranks_context *context) {
     return do_without(context);
 }
 
-Test(nccl_failure, different_versions_do_without_nccl) {
+Test(nccl_failure, ranks_with_different_versions_do_not_use_nccl) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclCommInitRankConfig:1:3", NULL};
     nccl_set_stage();
     nccl_run_as(2, RANKS_PROCESSES, environment, differ_in_version);
 }
 
-/* Where its settings make NCCL block, it blocks in calls that only an abort can end. */
+/* With this setting NCCL blocks, in calls that only an abort can end. */
 static tutti_status be_told_to_block(ranks_context *context) {
     if (context->rank == VICTIM) setenv("NCCL_COMM_BLOCKING", "1", 1);
     return do_without(context);
 }
 
-Test(nccl_failure, ranks_of_which_one_would_block_do_without_nccl) {
+Test(nccl_failure, ranks_of_which_one_would_block_do_not_use_nccl) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclCommInitRankConfig:1:3", NULL};
     nccl_set_stage();
     nccl_run_as(2, RANKS_PROCESSES, environment, be_told_to_block);

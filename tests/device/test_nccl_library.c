@@ -1,6 +1,6 @@
 /*
- * Which NCCL is taken, and what is said of those that are not. The libraries are stand-ins that can only be found
- * (support/standins/standin_nccl_bad.c), so nothing here needs a GPU or NCCL.
+ * Which NCCL library is used, and the reasons given for the others. The libraries are stand-ins that can only be
+ * found (support/standins/standin_nccl_bad.c), so nothing here needs a GPU or NCCL.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 
 static char file[512];
 
-/* The built stand-in lib<name>.so. */
+/* The path of the stand-in lib<name>.so in the build. */
 static const char *built(const char *name) {
     const char *build = getenv("TUTTI_BUILD");
     snprintf(file, sizeof file, "%s/tests/lib%s.so", build != NULL ? build : ".", name);
@@ -29,7 +29,7 @@ static tutti_status open_named(const char *path, const tutti_nccl **nccl_out) {
     return tutti_nccl_open(nccl_out);
 }
 
-/* Nothing but what the test sets: no environment of Python, no library path. */
+/* Only the test's own settings: no Python environment, no library path. */
 static void forget_places(void) {
     static const char *const names[] = {"TUTTI_NCCL_LIBRARY", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "HOME"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
@@ -48,19 +48,19 @@ Test(nccl_library, a_named_file_that_is_not_there_is_the_reason) {
     expect_reason("/there/is/no/libnccl.so", "/there/is/no/libnccl.so");
 }
 
-Test(nccl_library, a_file_that_is_no_nccl_is_told) {
+Test(nccl_library, a_file_that_is_not_nccl_is_the_reason) {
     expect_reason(built("standin_nccl_empty"), "has no ncclGetVersion");
 }
 
-Test(nccl_library, one_that_is_too_old_is_told_with_both_versions) {
+Test(nccl_library, a_library_that_is_too_old_is_named_with_both_versions) {
     expect_reason(built("standin_nccl_old"), "is NCCL 2.17.1, and 2.18.0 or newer is needed");
 }
 
-Test(nccl_library, what_a_library_lacks_is_named) {
+Test(nccl_library, the_call_that_a_library_lacks_is_named) {
     expect_reason(built("standin_nccl_lacking"), "(NCCL 2.20.5) lacks ncclCommAbort (2.4)");
 }
 
-Test(nccl_library, one_without_optional_calls_is_taken_and_they_are_named) {
+Test(nccl_library, a_library_without_optional_calls_is_used_and_they_are_named) {
     const tutti_nccl *nccl;
     cr_assert_eq(open_named(built("standin_nccl_plain"), &nccl), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_eq(nccl->version, 21803);
@@ -73,7 +73,7 @@ Test(nccl_library, one_without_optional_calls_is_taken_and_they_are_named) {
     cr_assert_str_eq(nccl->file, file);
 }
 
-Test(nccl_library, the_one_in_the_process_is_preferred) {
+Test(nccl_library, the_library_in_the_process_is_preferred) {
     const tutti_nccl *nccl;
     forget_places();
     cr_assert_not_null(dlopen(built("standin_nccl_whole"), RTLD_NOW | RTLD_LOCAL), "%s", dlerror());
@@ -82,7 +82,7 @@ Test(nccl_library, the_one_in_the_process_is_preferred) {
     cr_assert_str_eq(nccl->lacking, "");
 }
 
-/* root/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2, as pip makes it. */
+/* root/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2, as pip installs it. */
 static void make_environment(char *root, const char *library) {
     static const char *const parts[] = {"lib", "python3.9", "site-packages", "nvidia", "nccl", "lib"};
     char path[600];
@@ -105,7 +105,7 @@ static void remove_environment(char *root) {
     }
 }
 
-Test(nccl_library, a_python_environment_is_looked_into) {
+Test(nccl_library, a_python_environment_is_searched) {
     const tutti_nccl *nccl;
     char root[] = "/tmp/tutti-test-XXXXXX";
     forget_places();
@@ -113,13 +113,13 @@ Test(nccl_library, a_python_environment_is_looked_into) {
     setenv("VIRTUAL_ENV", root, 1);
     tutti_status status = tutti_nccl_open(&nccl);
     bool ours = status == TUTTI_OK && strncmp(nccl->file, root, strlen(root)) == 0;
-    bool system = status == TUTTI_OK && strncmp(nccl->file, "/tmp", 4) != 0; /* this machine has one: it comes first */
+    bool system = status == TUTTI_OK && strncmp(nccl->file, "/tmp", 4) != 0; /* this machine has NCCL: it comes first */
     remove_environment(root);
     cr_assert_eq(status, TUTTI_OK, "%s", tutti_last_error());
     cr_assert(ours || system, "%s", nccl->file);
 }
 
-Test(nccl_library, each_place_that_was_passed_over_is_told) {
+Test(nccl_library, each_place_that_was_passed_over_is_named) {
     const tutti_nccl *nccl;
     char root[] = "/tmp/tutti-test-XXXXXX";
     forget_places();
@@ -143,7 +143,7 @@ Test(nccl_library, the_answer_stays) {
     cr_assert_eq(first, second);
 }
 
-Test(nccl_library, versions_are_told_as_people_write_them) {
+Test(nccl_library, versions_are_written_as_users_write_them) {
     char text[16];
     cr_assert_str_eq(tutti_nccl_version_text(22809, text), "2.28.9");
     cr_assert_str_eq(tutti_nccl_version_text(21800, text), "2.18.0");
@@ -151,7 +151,7 @@ Test(nccl_library, versions_are_told_as_people_write_them) {
 }
 
 #ifdef TUTTI_HAVE_NCCL_H
-int nccl_abi_magic_is_same(void); /* support/gpu/nccl_abi_check.c; the rest of it the compiler has checked */
+int nccl_abi_magic_is_same(void); /* support/nccl_abi_check.c; the compiler has checked the rest */
 
 Test(nccl_library, our_declarations_are_those_of_nccl_h) {
     cr_assert(nccl_abi_magic_is_same());

@@ -1,6 +1,6 @@
 /*
- * Several ranks on one GPU: all kinds, types and sizes, in memory that peers can map and in memory that they cannot, in one
- * piece and in several; ranks that come late, die, or call something else. The GPU is a stand-in
+ * Several ranks on one GPU: all kinds, types and sizes, in memory that peers can map and in memory that they cannot,
+ * in one piece and in several; ranks that are late, die, or make a different call. The GPU is a stand-in
  * (support/standins/standin_cuda.c), or the first of this machine's (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@
 #include "comm/gpu/stream.h"
 #include "tests/support/gpu/cuda_call.h"
 
-#define SLOT_BYTES 4096 /* so that little data goes in pieces */
+#define SLOT_BYTES 4096 /* so that even little data goes in pieces */
 
 static const int standin_worlds[] = {2, 3, 4, 7, 0}, gpu_worlds[] = {2, 4, 8, 0};
 static const int small_worlds[] = {3, 0};
@@ -81,7 +81,7 @@ Test(same_device, all_kinds_are_right_where_some_can_be_mapped_and_some_cannot, 
     run(worlds(), MIXED, sizes_body);
 }
 
-/* Where each rank is a process, peers map what cudaMalloc has given. */
+/* Where each rank is a process, peers map memory of cudaMalloc. */
 static void run_mapping(const int *sizes, ranks_body body) {
     static const char *const mapping[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
                                           "TUTTI_CUDA_MAP=any", NULL};
@@ -98,8 +98,8 @@ Test(same_device, all_kinds_are_right_in_any_memory_that_peers_map, .timeout = 3
     run_mapping(worlds(), sizes_body);
 }
 
-/* Allocations come and go, mostly at the addresses of earlier ones, and more of them than the directory has room for. Every third
- * stays for some rounds. */
+/* Allocates and frees memory, mostly at the addresses of earlier allocations, and more than the directory has room
+ * for. Every third allocation stays for some rounds. */
 static tutti_status use_and_free(ranks_context *context, cuda_rank *rank) {
     enum { ROUNDS = 300, KEPT = 5 };
     void *kept[KEPT] = {NULL};
@@ -158,7 +158,8 @@ Test(same_device, all_types_and_reductions_are_right, .timeout = 300) {
     run(small_worlds, MIXED, types_body);
 }
 
-/* More blocks than the directory of those that peers map has room for: the last ones, and ordinary memory, go by way of slots. */
+/* More blocks than the directory of those that peers map has room for: the last ones, and ordinary memory, go by way
+ * of slots. */
 static tutti_status use_many_blocks(ranks_context *context, cuda_rank *rank) {
     enum { BLOCKS = TUTTI_SAME_GPU_EXPORTS + 10 };
     static void *blocks[BLOCKS];
@@ -200,7 +201,7 @@ static void *open_later(void *gate) {
     return NULL;
 }
 
-/* What is behind the gate may still write to it, and the next caller that asks for as much memory gets it. */
+/* The work behind the gate may still write to the block, and the next caller that asks for this size gets it. */
 static tutti_status free_block(ranks_context *context, cuda_rank *rank) {
     cuda_gate gate;
     pthread_t thread;
@@ -235,8 +236,8 @@ Test(same_device, freeing_memory_that_peers_map_waits_for_the_gpu, .timeout = 60
 
 #define CALLS 200 /* more than the board has places */
 
-/* One rank's stream is closed by a gate; the others call on and on, and none of their calls waits for it on the host but when
- * they are too far ahead. Each call adds ranks' values to what the one before has left, in changing streams. */
+/* One rank's stream is closed by a gate; the other ranks make further calls, which wait for it on the host only when
+ * they are too far ahead. Each call reduces the result of the call before, in changing streams. */
 static tutti_status run_ahead(ranks_context *context, cuda_rank *rank) {
     int n = context->nranks, *there = NULL, value = 1;
     void *memory = NULL;
@@ -260,7 +261,7 @@ static tutti_status ahead_body(ranks_context *context) {
     return with_rank(context, run_ahead);
 }
 
-Test(same_device, calls_follow_each_other_whatever_their_streams_and_whoever_is_late, .timeout = 200) {
+Test(same_device, calls_follow_each_other_whatever_their_streams_and_whichever_rank_is_late, .timeout = 200) {
     run(worlds(), MIXED, ahead_body);
 }
 
@@ -286,7 +287,7 @@ static tutti_status lose_rank(ranks_context *context) {
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
     snprintf(name, sizeof name, "rank %d (host", victim);
     RANKS_CHECK(strstr(tutti_last_error(), name) != NULL, "'%s' is not named: %s", name, tutti_last_error());
-    RANKS_CHECK(tutti_now_ns() - start_ns < 20 * INT64_C(1000000000), "told late");
+    RANKS_CHECK(tutti_now_ns() - start_ns < 20 * INT64_C(1000000000), "the error came late");
     TUTTI_TRY(rank.device->stream_sync(rank.streams[0])); /* released */
     tutti_work_free(work);
     return TUTTI_OK;
@@ -302,7 +303,7 @@ Test(same_device, streams_are_released_when_a_rank_dies, .timeout = 200) {
     }
 }
 
-/* The last rank to call detects the difference; the others get its error. */
+/* The last rank to call detects the difference; the other ranks get its error. */
 static tutti_status call_differently(ranks_context *context, cuda_rank *rank) {
     void *memory = NULL;
     tutti_work *work = NULL;
@@ -331,7 +332,7 @@ Test(same_device, calls_that_differ_are_an_error_on_all_ranks_that_shows_both, .
     run(small_worlds, MIXED, different_body);
 }
 
-/* Nothing of it is touched. */
+/* The memory is not accessed. */
 static tutti_status call_in_too_many_pieces(ranks_context *context) {
     cuda_rank rank;
     void *memory = NULL;
@@ -351,7 +352,8 @@ Test(same_device, a_call_of_too_many_pieces_is_refused, .timeout = 60) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* The default stream of all: the rank that calls first would wait in it for a rank behind it. */
+/* All ranks use the default stream: the rank that calls first would wait in it for a rank whose work is queued
+ * behind. */
 static tutti_status share_stream(ranks_context *context) {
     cuda_rank rank;
     void *memory = NULL;
@@ -367,13 +369,13 @@ static tutti_status share_stream(ranks_context *context) {
     return cuda_rank_close(&rank, NULL);
 }
 
-Test(same_device, ranks_of_one_process_that_share_a_stream_are_told, .timeout = 60) {
+Test(same_device, ranks_of_one_process_that_share_a_stream_get_an_error, .timeout = 60) {
     prepare(ORDINARY);
     const char *failure = ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 3}, share_stream);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* One rank cannot do what sharing a GPU takes, as in a container that forbids it. */
+/* On one rank, an operation that sharing a GPU needs fails, as in a container that forbids it. */
 static tutti_status fail_to_share(ranks_context *context) {
     cuda_rank rank;
     const call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_FLOAT32, .count = 3001, .seed = 3};
@@ -396,14 +398,14 @@ Test(same_device, where_memory_cannot_be_shared_calls_go_through_host_memory, .t
     }
 }
 
-/* One rank gives up a communicator on which nothing is under way, so that the others do not hear of it; streams of the next one
- * must wait for each other all the same. */
+/* One rank aborts a communicator on which nothing is under way, so that the others do not learn of it; streams of the
+ * next communicator must wait for each other all the same. */
 static tutti_status begin_anew(ranks_context *context, cuda_rank *rank) {
     call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT32, .count = 3001};
     for (unsigned round = 0; round < 3; round++) {
         tutti_comm *comm;
         TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
-        if (context->rank == 1) usleep(20000); /* a stream that does not wait is ahead of it */
+        if (context->rank == 1) usleep(20000); /* a stream that does not wait for this rank gets ahead of it */
         c.seed = round;
         TUTTI_TRY(cuda_call_run(rank, &c, comm, rank->streams[0], true));
         TUTTI_TRY(tutti_barrier(context->comm, NULL));
@@ -422,6 +424,6 @@ static tutti_status anew_body(ranks_context *context) {
     return with_rank(context, begin_anew);
 }
 
-Test(same_device, a_communicator_that_one_rank_gave_up_does_not_harm_the_next, .timeout = 200) {
+Test(same_device, a_communicator_that_one_rank_aborted_does_not_harm_the_next, .timeout = 200) {
     run(small_worlds, ORDINARY, anew_body);
 }

@@ -1,6 +1,6 @@
 /*
- * Collectives on CUDA memory compute what those on host memory do: all kinds, types and sizes, in place and not, in pieces.
- * The GPUs are stand-ins (support/standins/standin_cuda.c), or real ones (support/gpu/cuda_call.h).
+ * Collectives on CUDA memory compute what those on host memory do: all kinds, types and sizes, in place and not, in
+ * pieces. The GPUs are stand-ins (support/standins/standin_cuda.c), or real ones (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
 
@@ -12,7 +12,7 @@
 
 TestSuite(stream, .timeout = 240);
 
-#define STAGE_BYTES 4096 /* so that little data goes in pieces */
+#define STAGE_BYTES 4096 /* so that even little data goes in pieces */
 
 static const int worlds[] = {1, 2, 3, 4, 0};
 static const int small_worlds[] = {1, 3, 0};
@@ -58,7 +58,7 @@ Test(stream, all_types_and_reductions_give_what_the_reference_gives) {
     run(small_worlds, types_body);
 }
 
-/* By default a piece has 4 MB: two of them, and the memory of a v-kind in one piece. */
+/* By default a piece has 4 MB: tests two pieces, and a v-kind whose memory is in one piece. */
 static tutti_status large(ranks_context *context) {
     cuda_rank rank;
     TUTTI_TRY(cuda_rank_open(context, (size_t)64 << 20, &rank));
@@ -75,7 +75,8 @@ Test(stream, large_buffers_pass_with_the_default_settings) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Hundreds of pieces, of which a stream holds a few: the first ones must be carried out while later ones are enqueued. */
+/* Hundreds of pieces, of which a stream holds a few: the first ones must be carried out while later ones are
+ * enqueued. */
 static tutti_status many_pieces(ranks_context *context, cuda_rank *rank) {
     call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT32, .count = 200000, .seed = 5};
     return cuda_call_run(rank, &c, context->comm, rank->streams[0], false);

@@ -65,7 +65,7 @@ static tutti_status call_behind_gate(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(cuda_gate_create(rank, &gate));
     TUTTI_TRY(cuda_call_prepare(rank, &c, context->rank, context->nranks, rank->streams[0], &mine));
     TUTTI_TRY(cuda_gate_close(rank, &gate, rank->streams[0]));
-    /* It would wait for ever if it waited for the stream. */
+    /* The call would hang if it waited for the stream. */
     TUTTI_TRY(call_start(&mine.there, context->comm, &TUTTI_OPTIONS(.stream = rank->streams[0], .work = &work)));
     RANKS_EXPECT(TUTTI_NOT_YET, tutti_work_wait(work, 50));
     RANKS_CHECK(!tutti_work_done(work), "it is done, but its stream has not come to it");
@@ -125,7 +125,7 @@ Test(stream_async, works_of_several_streams_are_waited_for_in_any_order) {
 
 /* --------------------------------------------------------------------------------------- streams, events */
 
-/* What one call gives is what the next takes, in another stream behind an event; no thread waits on the host. */
+/* The result of one call is the input of the next, in another stream behind an event; no thread waits on the host. */
 static tutti_status chain(ranks_context *context, cuda_rank *rank) {
     const tutti_device *device = rank->device;
     void *buffer;
@@ -167,7 +167,7 @@ static tutti_status mixed(ranks_context *context, cuda_rank *rank) {
         TUTTI_TRY(cuda_call_prepare(rank, &c, context->rank, context->nranks, stream, &calls[i]));
         TUTTI_TRY(
             call_start(&calls[i].there, context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = stream)));
-        if (i % 4 != 3) TUTTI_TRY(call_run(&on_host, context->comm)); /* its memory is looked up */
+        if (i % 4 != 3) TUTTI_TRY(call_run(&on_host, context->comm)); /* the library looks up its pointer */
     }
     for (int i = 0; i < CALLS; i++) {
         TUTTI_TRY(cuda_call_check(rank, &calls[i], rank->streams[i % CUDA_STREAMS]));
@@ -217,7 +217,7 @@ static tutti_status fetch(cuda_rank *rank, mailbox *box) {
 
 /* Around the ring, from CUDA memory or the host's to either: every combination of the two sides. */
 static tutti_status around(ranks_context *context, cuda_rank *rank) {
-    static mailbox boxes[8]; /* by rank: they may be threads */
+    static mailbox boxes[8]; /* indexed by rank: ranks may be threads */
     mailbox *box = &boxes[context->rank];
     int n = context->nranks, to = (context->rank + 1) % n, from = (context->rank + n - 1) % n;
     TUTTI_TRY(open_mailbox(rank, box, context->rank, to));
@@ -233,7 +233,7 @@ static tutti_status around(ranks_context *context, cuda_rank *rank) {
                              round % 2 == 0 ? from : TUTTI_ANY_SOURCE, round, &options));
         options.work = &send;
         options.memory = sends_cuda ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
-        options.stream = rank->streams[1]; /* the other one is held up by the receive */
+        options.stream = rank->streams[1]; /* the other stream is held up by the receive */
         TUTTI_TRY(rank->device->stream_sync(rank->streams[1]));
         TUTTI_TRY(
             tutti_send(context->comm, sends_cuda ? box->out_there : box->out, count, TUTTI_INT32, to, round, &options));
@@ -260,7 +260,8 @@ Test(stream_async, messages_go_between_both_kinds_of_memory) {
     run(around_body);
 }
 
-/* Both directions at once in one stream, and a collective behind them: alone, each receive would hold up the send. */
+/* Messages in both directions in one stream, and a collective behind them: outside of a group, each receive would
+ * hold up the send. */
 static tutti_status grouped(ranks_context *context, cuda_rank *rank) {
     static mailbox boxes[8];
     mailbox *box = &boxes[context->rank];
@@ -319,14 +320,14 @@ static tutti_status truncated(ranks_context *context, cuda_rank *rank) {
         TUTTI_TRY(tutti_recv(context->comm, box->in_there, 99, TUTTI_INT32, 0, 3, &options));
         RANKS_EXPECT(TUTTI_ERR_TRUNCATED, tutti_work_wait(work, -1));
         tutti_work_free(work);
-        TUTTI_TRY(rank->device->stream_sync(rank->streams[0])); /* it goes on */
+        TUTTI_TRY(rank->device->stream_sync(rank->streams[0])); /* the communicator still works */
     }
     call c = call_number(1, context->nranks);
     return cuda_call_run(rank, &c, context->comm, rank->streams[0], true);
 }
 WITH_RANK(truncated_body, truncated)
 
-Test(stream_async, a_message_that_is_too_long_is_told_and_breaks_nothing) {
+Test(stream_async, a_message_that_is_too_long_is_an_error_and_breaks_nothing) {
     run(truncated_body);
 }
 

@@ -1,9 +1,10 @@
 /*
- * What goes wrong with calls on CUDA memory: ranks that differ, die, stop or leave, GPUs that fail. Whatever it is, streams go
- * on, works tell it, and the communicator answers with it. The GPUs are stand-ins (support/standins/standin_cuda.c), or
- * real ones (support/gpu/cuda_call.h).
+ * What goes wrong with calls on CUDA memory: ranks that make different calls, die, stop or leave, GPUs that fail. In
+ * every case streams go on, works report the error, and later calls on the communicator return it. The GPUs are
+ * stand-ins (support/standins/standin_cuda.c), or real ones (support/gpu/cuda_call.h).
  *
- * A rank that hears of a failure early refuses its next call with what the others' works tell: each of them may be the one.
+ * A rank that learns of a failure early refuses its next call with the error that the others' works report, and any
+ * rank may be the early one: so both ways are accepted.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ static void run_processes(ranks_body body) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* A rank with a buffer of its own that is there. */
+/* A rank with its place on a GPU and buffers on both sides. */
 typedef struct scene {
     cuda_rank rank;
     void *buffer;
@@ -53,7 +54,7 @@ static tutti_status open_scene(const ranks_context *context, scene *s) {
     return cuda_alloc(&s->rank, sizeof s->host, &s->buffer);
 }
 
-/* Once the streams have gone on: no barrier, since the communicator is broken. */
+/* Called once the streams have gone on; without a barrier, since the communicator is broken. */
 static tutti_status close_scene(scene *s) {
     return cuda_rank_close(&s->rank, NULL);
 }
@@ -64,7 +65,7 @@ static tutti_status sum(const ranks_context *context, scene *s, size_t count, tu
         &TUTTI_OPTIONS(.stream = s->rank.streams[0], .memory = TUTTI_MEMORY_CUDA, .work = work_out));
 }
 
-/* The call's outcome, whether the call is refused or its work tells it. */
+/* Returns the call's outcome, whether the call is refused or its work reports it. */
 static tutti_status sum_and_wait(const ranks_context *context, scene *s, size_t count, int64_t timeout_ms) {
     tutti_work *work = NULL;
     TUTTI_TRY(tutti_all_reduce(context->comm, s->buffer, s->buffer, count, TUTTI_INT32, TUTTI_SUM,
@@ -84,7 +85,7 @@ static tutti_status expect_text(const char *part) {
     return TUTTI_OK;
 }
 
-/* The stream is released, within that time. */
+/* Checks that the stream is released within that time. */
 static tutti_status expect_released(scene *s, int64_t since_ns, int64_t most_ms) {
     TUTTI_TRY(s->rank.device->stream_sync(s->rank.streams[0]));
     int64_t took_ms = (tutti_now_ns() - since_ns) / TUTTI_NS_PER_MS;
@@ -94,7 +95,7 @@ static tutti_status expect_released(scene *s, int64_t since_ns, int64_t most_ms)
 
 /* ---------------------------------------------------------------------------------------------- mismatches */
 
-/* One rank's data is on its GPU, that of the others is not. */
+/* One rank's data is on its GPU, the other ranks' data is not. */
 static tutti_status differ_by_memory(ranks_context *context, bool warm) {
     scene s;
     TUTTI_TRY(open_scene(context, &s));
@@ -122,12 +123,12 @@ Test(stream_failure, host_and_cuda_memory_in_one_call_is_an_error_on_all_ranks) 
     run(differ_at_first, NULL);
 }
 
-Test(stream_failure, and_so_it_is_in_a_later_call) {
+Test(stream_failure, host_and_cuda_memory_in_a_later_call_is_an_error_on_all_ranks) {
     run(differ_later, NULL);
 }
 
-/* What serves ranks of one GPU need not go through posts. */
-Test(stream_failure, and_so_it_is_on_one_gpu) {
+/* An engine for ranks that share a GPU need not use posts. */
+Test(stream_failure, host_and_cuda_memory_on_one_gpu_is_an_error_on_all_ranks) {
     static const char *const environment[] = {"STANDIN_IDS=a,a", NULL};
     if (!ranks_have_processes()) cr_skip("needs ranks that are processes");
     const char *failure =
@@ -151,7 +152,7 @@ Test(stream_failure, calls_that_differ_are_shown_on_all_ranks) {
     run(differ_by_count, NULL);
 }
 
-/* ------------------------------------------------------------------------------- ranks that are not there */
+/* ------------------------------------------------------------------------------- missing ranks */
 
 static tutti_status lose_one(ranks_context *context) {
     scene s;
@@ -164,7 +165,7 @@ static tutti_status lose_one(ranks_context *context) {
     int64_t start_ns = tutti_now_ns();
     tutti_status status = sum(context, &s, 100, NULL); /* no caller waits for it */
     if (status == TUTTI_OK) status = sum_and_wait(context, &s, 100, 0);
-    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "the work tells '%s': %s", tutti_status_name(status),
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "the work reports '%s': %s", tutti_status_name(status),
                 tutti_last_error());
     snprintf(name, sizeof name, "rank %d", VICTIM);
     TUTTI_TRY(expect_text(name));
@@ -190,7 +191,7 @@ static tutti_status outlive_a_stop(ranks_context *context) {
     }
     int64_t start_ns = tutti_now_ns();
     RANKS_EXPECT(TUTTI_ERR_TIMEOUT, sum_and_wait(context, &s, 100, 700));
-    bool told = strstr(tutti_last_error(), "reported by") != NULL; /* by a rank that began to wait earlier */
+    bool told = strstr(tutti_last_error(), "reported by") != NULL; /* set by a rank that began to wait earlier */
     RANKS_CHECK(told || tutti_now_ns() - start_ns >= 600 * TUTTI_NS_PER_MS, "it did not wait so long");
     TUTTI_TRY(expect_released(&s, start_ns, 20000));
     return close_scene(&s);
@@ -206,7 +207,7 @@ static void *abort_soon(void *comm) {
     return NULL;
 }
 
-/* The last rank makes no call: the others' are aborted, by one of them or by it. */
+/* The last rank makes no call; another rank aborts the calls of the others. */
 static tutti_status give_up(ranks_context *context) {
     scene s;
     pthread_t thread;
@@ -214,7 +215,7 @@ static tutti_status give_up(ranks_context *context) {
     TUTTI_TRY(sum(context, &s, 16, NULL));
     if (context->rank == context->nranks - 1) {
         TUTTI_TRY(s.rank.device->stream_sync(s.rank.streams[0]));
-        while (tutti_comm_error(context->comm) == TUTTI_OK) { /* it needs to look: nothing is under way here */
+        while (tutti_comm_error(context->comm) == TUTTI_OK) { /* this rank must poll: nothing is under way here */
             int32_t value = 0;
             if (tutti_recv(context->comm, &value, 1, TUTTI_INT32, 0, 9, &TUTTI_OPTIONS(.timeout_ms = 5000)) != TUTTI_OK)
                 break;
@@ -249,14 +250,14 @@ static tutti_status destroy_under_way(ranks_context *context) {
     tutti_options options = TUTTI_OPTIONS(.stream = s.rank.streams[0], .memory = TUTTI_MEMORY_CUDA, .work = &works[0]);
     TUTTI_TRY(tutti_all_reduce(comm, s.buffer, s.buffer, 10, TUTTI_INT32, TUTTI_SUM, &options));
     TUTTI_TRY(tutti_work_wait(works[0], -1));
-    TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* or one that destroys would end another's first call */
+    TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* otherwise a rank that destroys could end another's first call */
     TUTTI_TRY(cuda_gate_close(&s.rank, &gate, s.rank.streams[0]));
     options.work = &works[1];
     TUTTI_TRY(tutti_all_reduce(comm, s.buffer, s.buffer, 200, TUTTI_INT32, TUTTI_SUM, &options));
     options.work = &works[2];
     TUTTI_TRY(tutti_recv(comm, s.buffer, 10, TUTTI_INT32, 0, 1, &options));
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
-    TUTTI_TRY(tutti_comm_destroy(comm)); /* which would wait for ever if it waited for the stream */
+    TUTTI_TRY(tutti_comm_destroy(comm)); /* it would hang if it waited for the stream */
     for (int i = 1; i < 3; i++) {
         RANKS_CHECK(tutti_work_done(works[i]), "work %d is not done", i);
         RANKS_EXPECT(TUTTI_ERR_ABORTED, tutti_work_wait(works[i], -1));
@@ -265,10 +266,10 @@ static tutti_status destroy_under_way(ranks_context *context) {
     cuda_gate_open(&gate);
     TUTTI_TRY(s.rank.device->stream_sync(s.rank.streams[0]));
     call c = {
-        .kind = CALL_ALL_GATHER, .type = TUTTI_INT32, .count = 300, .seed = 3}; /* with the memory that came back */
+        .kind = CALL_ALL_GATHER, .type = TUTTI_INT32, .count = 300, .seed = 3}; /* uses the memory that was returned */
     TUTTI_TRY(cuda_call_run(&s.rank, &c, context->comm, s.rank.streams[1], true));
     TUTTI_TRY(
-        tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST))); /* to free waits for all streams */
+        tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST))); /* freeing waits for all streams */
     cuda_gate_destroy(&s.rank, &gate);
     return cuda_rank_close(&s.rank, context->comm);
 }
@@ -279,7 +280,7 @@ Test(stream_failure, destroy_ends_what_is_under_way_and_waits_for_no_stream) {
 
 /* --------------------------------------------------------------------------------------- GPUs that fail */
 
-/* On every rank the same call of CUDA fails, sooner or later: each rank gets an error, and no rank hangs. */
+/* On every rank the same CUDA call fails, sooner or later: each rank gets an error, and no rank hangs. */
 static tutti_status fail_sometime(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
@@ -295,13 +296,13 @@ static tutti_status fail_sometime(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(stream_failure, calls_of_cuda_that_fail_are_told_and_end_the_communicator) {
+Test(stream_failure, cuda_calls_that_fail_are_reported_and_break_the_communicator) {
     static const char *const failures[] = {"STANDIN_FAIL=copy:9",        "STANDIN_FAIL=wait_value:7",
                                            "STANDIN_FAIL=write_value:5", "STANDIN_FAIL=event_record:12",
                                            "STANDIN_FAIL=task:40",       "STANDIN_FAIL=alloc_pinned:1",
                                            "STANDIN_FAIL=event_create:2"};
     if (!ranks_have_processes()) cr_skip("needs ranks that are processes");
-    if (cuda_real_gpus() > 0) cr_skip("only stand-ins fail when told to");
+    if (cuda_real_gpus() > 0) cr_skip("only stand-ins fail on demand");
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         const char *const environment[] = {failures[i], NULL};
         const char *failure =
@@ -361,7 +362,8 @@ static tutti_status refused(ranks_context *context) {
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_all_reduce(comm, s.host, s.host, 10, TUTTI_INT32, TUTTI_SUM,
                                                       &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA)));
     TUTTI_TRY(expect_text("is host memory"));
-    /* A stream that is captured: the first collective, and those of an engine that waits for the host. */
+    /* In a captured stream, the first collective is refused, and every collective of an engine that waits for the
+     * host. */
     void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
     void *symbol = module != NULL ? dlsym(module, "standin_capture") : NULL;
     RANKS_CHECK(symbol != NULL, "the stand-in is not there");
@@ -375,22 +377,22 @@ static tutti_status refused(ranks_context *context) {
     TUTTI_TRY(expect_text("staged"));
     capture(s.rank.streams[0], false);
     dlclose(module);
-    /* The communicator has its GPU now. */
+    /* The communicator is bound to its GPU now. */
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_all_reduce(comm, elsewhere, elsewhere, 10, TUTTI_INT32, TUTTI_SUM, NULL));
     TUTTI_TRY(expect_text("one communicator for each GPU"));
-    TUTTI_TRY(tutti_work_wait(work, -1)); /* none of that did any harm */
+    TUTTI_TRY(tutti_work_wait(work, -1)); /* the earlier call is not affected */
     tutti_work_free(work);
     TUTTI_TRY(tutti_mem_alloc_cuda(1000, &own));
     TUTTI_TRY(sum(context, &s, 16, NULL));
     TUTTI_TRY(s.rank.device->stream_sync(s.rank.streams[0]));
-    TUTTI_TRY(tutti_barrier(comm, NULL)); /* to give memory back waits for the streams of all threads */
+    TUTTI_TRY(tutti_barrier(comm, NULL)); /* freeing memory waits for the streams of all threads */
     TUTTI_TRY(tutti_mem_free(own));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_mem_free(own));
     TUTTI_TRY(device->free(elsewhere));
     return cuda_rank_close(&s.rank, comm);
 }
 
-Test(stream_failure, wrong_memory_and_captured_streams_are_refused_and_harm_nobody) {
-    if (cuda_real_gpus() > 0) cr_skip("needs two GPUs and a capture that is none; see test_stream_graph.c");
+Test(stream_failure, wrong_memory_and_captured_streams_are_refused_without_harm) {
+    if (cuda_real_gpus() > 0) cr_skip("needs two GPUs and a simulated capture; see test_stream_graph.c");
     run(refused, NULL);
 }

@@ -1,7 +1,8 @@
 /*
- * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by that for ranks that share
- * a GPU, whose ranks die, differ, or cannot capture; and refused by way of the host, which harms no rank. GPUs are
- * stand-ins, whose graphs are lists of tasks (support/standins/standin_cuda_graph.c), or real ones.
+ * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by the engine for ranks that
+ * share a GPU, whose ranks die, make different calls, or cannot capture; and refused by the engine that goes through
+ * the host, which harms no rank. GPUs are stand-ins, whose graphs are lists of tasks (support/standins/standin_cuda_graph.c),
+ * or real ones.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -39,7 +40,7 @@ static tutti_status put_ones(cuda_rank *rank, void **memory_out) {
     return rank->device->stream_sync(rank->streams[0]);
 }
 
-/* Each replay multiplies what is there once more; capturing does not. */
+/* Each replay multiplies the values once more; capturing does not. */
 static tutti_status replay(ranks_context *context) {
     cuda_rank rank;
     void *memory, *graph = NULL, *exec = NULL;
@@ -60,12 +61,12 @@ static tutti_status replay(ranks_context *context) {
     RANKS_CHECK(strstr(tutti_last_error(), "with options.work") != NULL, "%s", tutti_last_error());
     int ended = cuda_graph.end(rank.streams[0], &graph);
     RANKS_CHECK(ended == 0 && graph != NULL, "the capture ended with %d", ended);
-    RANKS_CHECK(cuda_graph.instantiate(&exec, graph, 0) == 0, "the graph cannot be made");
+    RANKS_CHECK(cuda_graph.instantiate(&exec, graph, 0) == 0, "the graph cannot be instantiated");
     TUTTI_TRY(expect_all(&rank, memory, expected));
     for (int i = 0; i < REPLAYS; i++, expected *= FACTOR)
         RANKS_CHECK(cuda_graph.launch(exec, rank.streams[0]) == 0, "replay %d", i);
     TUTTI_TRY(expect_all(&rank, memory, expected));
-    TUTTI_TRY(multiply(context, &rank, memory)); /* and by hand again */
+    TUTTI_TRY(multiply(context, &rank, memory)); /* and outside of a graph again */
     TUTTI_TRY(expect_all(&rank, memory, expected * FACTOR));
     RANKS_CHECK(cuda_graph.forget(exec) == 0 && cuda_graph.destroy(graph) == 0, "the graph cannot be freed");
     return cuda_rank_close(&rank, context->comm);
@@ -87,7 +88,7 @@ Test(stream_graph, a_call_of_one_rank_is_captured_and_replayed) {
     run("solo", 1, replay);
 }
 
-Test(stream_graph, so_it_is_by_nccl) {
+Test(stream_graph, a_call_by_nccl_is_captured_and_replayed) {
     if (cuda_real_gpus() == 0) cr_skip("test_nccl_calls.c has NCCL's stand-in");
     run("nccl", 1, replay);
 }
@@ -111,18 +112,18 @@ static tutti_status refuse(ranks_context *context) {
     return cuda_rank_close(&rank, context->comm);
 }
 
-Test(stream_graph, calls_by_way_of_the_host_are_refused_and_ranks_go_on) {
+Test(stream_graph, calls_through_the_host_are_refused_and_ranks_go_on) {
     run("staged", 2, refuse);
 }
 
 /* ------------------------------------------------------------------------------------- ranks that share a GPU */
 
-enum { LAUNCHES = 100, GPU_LAUNCHES = 30, LONG = 3001 }; /* several pieces of a slot, the last one shorter */
+enum { LAUNCHES = 100, GPU_LAUNCHES = 30, LONG = 3001 }; /* several pieces of a slot each, the last one shorter */
 
 static const char *const one_gpu[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
                                       NULL};
 
-/* What a rank has on the GPU, LONG integers each: own values, those of all, their sum, and those of one. */
+/* A rank's buffers on the GPU, LONG integers each: own values, all ranks' values, their sum, and one rank's values. */
 typedef struct board {
     cuda_rank rank;
     tutti_comm *comm;
@@ -164,8 +165,8 @@ static tutti_status capture(board *b, tutti_status (*calls)(const board *), void
     RANKS_CHECK(cuda_graph.begin(b->stream, CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
     TUTTI_TRY(calls(b));
     RANKS_CHECK(cuda_graph.end(b->stream, &graph) == 0 && graph != NULL, "the capture does not end");
-    RANKS_CHECK(cuda_graph.instantiate(exec_out, graph, 0) == 0, "the graph cannot be made");
-    RANKS_CHECK(cuda_graph.destroy(graph) == 0, "what it was made of cannot be freed");
+    RANKS_CHECK(cuda_graph.instantiate(exec_out, graph, 0) == 0, "the graph cannot be instantiated");
+    RANKS_CHECK(cuda_graph.destroy(graph) == 0, "the captured graph cannot be freed");
     return TUTTI_OK;
 }
 
@@ -193,7 +194,7 @@ static tutti_status expect(board *b, const char *memory, int times, int first, c
     return TUTTI_OK;
 }
 
-/* Two graphs in turns, and calls that are in none; some ranks are late. */
+/* Replays two graphs in turn, with calls outside of graphs between them; some ranks are late. */
 static tutti_status replay_in_turns(ranks_context *context) {
     board b;
     int n = context->nranks, turns = 0, added = 0, launches = cuda_real_gpus() > 0 ? GPU_LAUNCHES : LAUNCHES;
@@ -229,15 +230,15 @@ Test(stream_graph, ranks_that_share_a_gpu_replay_graphs_in_memory_that_peers_map
     run_shared(~UINT64_C(0));
 }
 
-Test(stream_graph, so_they_do_in_memory_that_some_can_map) {
+Test(stream_graph, ranks_that_share_a_gpu_replay_graphs_in_memory_that_some_map) {
     run_shared(0x5a);
 }
 
-Test(stream_graph, so_they_do_by_way_of_slots) {
+Test(stream_graph, ranks_that_share_a_gpu_replay_graphs_through_slots) {
     run_shared(0);
 }
 
-/* One call of each kind, in memory that was written outside of its graph. */
+/* Captures one call of each kind, in memory that was written outside of its graph. */
 static tutti_status replay_call(ranks_context *context, cuda_rank *rank, const call *c) {
     cuda_call mine;
     void *graph = NULL, *exec = NULL;
@@ -280,7 +281,7 @@ Test(stream_graph, all_kinds_are_right_in_graphs) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* The error names the rank that died, and streams are released: those that launch graphs afterwards, too. */
+/* The error names the rank that died, and streams are released, also those in which graphs are launched afterwards. */
 static tutti_status lose_rank(ranks_context *context) {
     board b;
     tutti_status status = TUTTI_OK;
@@ -306,12 +307,12 @@ static void run_processes(int nranks, ranks_body body) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-Test(stream_graph, a_death_during_replays_is_told_and_streams_go_on) {
+Test(stream_graph, a_death_during_replays_is_reported_and_streams_go_on) {
     cuda_shared_arenas = 0x5a;
     run_processes(3, lose_rank);
 }
 
-/* Rank 0 captures what the others do not. */
+/* Rank 0 captures a call that the others do not. */
 static tutti_status capture_alone(ranks_context *context) {
     cuda_rank rank;
     void *memory, *graph = NULL;
@@ -330,11 +331,12 @@ static tutti_status capture_alone(ranks_context *context) {
     return cuda_rank_close(&rank, NULL);
 }
 
-Test(stream_graph, what_one_rank_captures_and_another_does_not_is_an_error_on_both) {
+Test(stream_graph, a_call_that_only_one_rank_captures_is_an_error_on_both) {
     run("same_device", 2, capture_alone);
 }
 
-/* As drivers may that are older. All ranks get the same answer before any has told the others of its call. */
+/* The driver cannot capture waits, as older ones may not. All ranks must get the same answer before any has announced
+ * its call to the others. */
 static tutti_status cannot_capture(ranks_context *context) {
     cuda_rank rank;
     void *memory, *graph = NULL;
@@ -353,10 +355,10 @@ static tutti_status cannot_capture(ranks_context *context) {
     return cuda_rank_close(&rank, context->comm);
 }
 
-Test(stream_graph, a_driver_that_does_not_capture_waits_is_told_and_ranks_go_on) {
+Test(stream_graph, a_driver_that_cannot_capture_waits_is_reported_and_ranks_go_on) {
     static const char *const by_host[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", "STANDIN_STREAM_WAITS=0",
                                           NULL};
-    if (cuda_real_gpus() > 0) cr_skip("only a stand-in fails when told to");
+    if (cuda_real_gpus() > 0) cr_skip("only a stand-in fails on demand");
     if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
     for (int i = 0; i < 2; i++) {
         ranks_options options = {.nranks = 3, .environment = i == 0 ? one_gpu : by_host};

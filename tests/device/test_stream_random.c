@@ -1,7 +1,8 @@
 /*
- * Random calls on CUDA memory against the reference: kind, type, count, place, stream, works or not, how many are in flight,
- * which communicator, delays per rank, calls on host memory in between. All from one printed seed: TUTTI_TEST_SEED repeats a
- * run, TUTTI_TEST_CALLS makes it longer or shorter. GPUs are stand-ins, or real ones (support/gpu/cuda_call.h).
+ * Random calls on CUDA memory against the reference: kind, type, count, place, stream, works or not, how many are in
+ * flight, which communicator, delays per rank, calls on host memory in between. All from one printed seed:
+ * TUTTI_TEST_SEED repeats a run, TUTTI_TEST_CALLS makes it longer or shorter. GPUs are stand-ins, or real ones
+ * (support/gpu/cuda_call.h).
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -24,12 +25,12 @@ typedef struct plan {
 
 static plan the_plan;
 
-/* Draws number `draw` for call `index`; equal on all ranks. */
+/* Draw number `draw` for call `index`; equal on all ranks. */
 static uint64_t draw(int index, int number) {
     return reference_hash(the_plan.seed, (uint64_t)index, (uint64_t)number);
 }
 
-/* What each rank decides for itself. */
+/* A draw that each rank makes for itself. */
 static uint64_t draw_own(const ranks_context *context, int index, int number) {
     return draw(index, 1000 * (context->rank + 1) + number);
 }
@@ -47,7 +48,7 @@ static call draw_call(int index, int nranks) {
     return c;
 }
 
-/* One of several calls that are under way together. */
+/* One of several calls that are in flight together. */
 typedef struct pending {
     cuda_call state;
     tutti_work *work;
@@ -69,9 +70,9 @@ static tutti_status start(const ranks_context *context, cuda_rank *rank, tutti_c
     *one = (pending){.index = index, .stream = rank->streams[draw_own(context, index, 0) % CUDA_STREAMS]};
     TUTTI_TRY(cuda_call_prepare(rank, &c, tutti_comm_rank(comm), tutti_comm_size(comm), one->stream, &one->state));
     if (draw_own(context, index, 1) % 40 == 0) usleep((useconds_t)(draw_own(context, index, 2) % 3000));
-    bool works = draw_own(context, index, 3) % 2 == 0; /* is a rank's own affair */
+    bool works = draw_own(context, index, 3) % 2 == 0; /* each rank decides for itself */
     bool says =
-        c.count == 0 || c.kind >= CALL_BARRIER || draw_own(context, index, 4) % 2 == 0; /* else it is looked up */
+        c.count == 0 || c.kind >= CALL_BARRIER || draw_own(context, index, 4) % 2 == 0; /* else looked up by pointer */
     tutti_options options = TUTTI_OPTIONS(.stream = one->stream, .memory = says ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_ASK,
                                           .work = works ? &one->work : NULL);
     tutti_status status = call_start(&one->state.there, comm, &options);
@@ -84,7 +85,7 @@ static tutti_status finish(cuda_rank *rank, pending *one) {
     return status == TUTTI_OK ? TUTTI_OK : fail_call(one, status);
 }
 
-/* Some calls at once, looked at in the order or against it; with a call on host memory among them. */
+/* Makes some calls at once, and checks them in order or in reverse; with a call on host memory among them. */
 static tutti_status run_batch(const ranks_context *context, cuda_rank *rank, tutti_comm *comm, int first, int count) {
     pending batch[MOST_IN_FLIGHT];
     int started = 0;
@@ -138,7 +139,7 @@ static void run(const char *gpus, int calls, const int *sizes) {
     setenv("TUTTI_CUDA_STAGE_BYTES", "4096", 1); /* for ranks that are threads */
     setenv("TUTTI_CUDA_SLOT_BYTES", "4096", 1);
     tutti_settings_reload();
-    cuda_shared_arenas = 0x5; /* of some ranks, so both ways are gone */
+    cuda_shared_arenas = 0x5; /* only some ranks share memory, so both paths occur */
     fprintf(stderr, "TUTTI_TEST_SEED=%llu\n", (unsigned long long)the_plan.seed);
     const char *failure = ranks_run_worlds(sizes, &(ranks_options){.timeout_s = 130, .environment = environment}, body);
     cr_assert(failure == NULL, "%s", failure);
@@ -148,7 +149,7 @@ Test(stream_random, calls_of_ranks_that_share_a_gpu_give_what_the_reference_give
     run("1", 150, (const int[]){2, 4, 0});
 }
 
-Test(stream_random, calls_by_way_of_the_host_give_what_the_reference_gives) {
+Test(stream_random, calls_through_the_host_give_what_the_reference_gives) {
     setenv("TUTTI_ALGORITHM", "staged", 1);
     run("2", 100, (const int[]){3, 0});
 }

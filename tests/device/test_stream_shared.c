@@ -36,7 +36,8 @@ static tutti_status call_and_wait(const ranks_context *context, void *memory, tu
     return status;
 }
 
-/* The default stream of one GPU, for all: the rank that calls first would wait in it for a rank behind it. */
+/* All ranks use the default stream of one GPU: the rank that calls first would wait in it for a rank whose work is
+ * queued behind. */
 static tutti_status share_stream(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -44,17 +45,17 @@ static tutti_status share_stream(ranks_context *context) {
     tutti_status status = call_and_wait(context, memory, NULL);
     RANKS_CHECK(status == TUTTI_ERR_ARGUMENT, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
     RANKS_CHECK(strstr(tutti_last_error(), "use the same stream") != NULL, "%s", tutti_last_error());
-    TUTTI_TRY(rank.device->stream_sync(NULL)); /* it goes on */
+    TUTTI_TRY(rank.device->stream_sync(NULL)); /* the communicator still works */
     return cuda_rank_close(&rank, NULL);
 }
 
-Test(stream_shared, ranks_of_one_process_in_one_stream_are_told) {
+Test(stream_shared, ranks_of_one_process_in_one_stream_get_an_error) {
     run("1", share_stream);
 }
 
-/* Now one rank has it, now another, but never two of them in the same call. */
+/* One rank after another uses the stream, but never two in the same call. */
 static tutti_status take_turns(ranks_context *context) {
-    static tutti_stream stream; /* rank 0's */
+    static tutti_stream stream; /* rank 0's stream */
     cuda_rank rank;
     void *memory;
     TUTTI_TRY(open_rank(context, &rank, &memory));
@@ -67,11 +68,11 @@ static tutti_status take_turns(ranks_context *context) {
     return cuda_rank_close(&rank, context->comm);
 }
 
-Test(stream_shared, a_stream_that_goes_from_rank_to_rank_harms_nobody) {
+Test(stream_shared, a_stream_may_pass_from_rank_to_rank) {
     run("1", take_turns);
 }
 
-/* Each GPU has a default stream of its own, and all of them have one handle. */
+/* Each GPU has a default stream of its own, all with the same handle. */
 static tutti_status use_default_streams(ranks_context *context) {
     cuda_rank rank;
     void *memory;
@@ -81,6 +82,6 @@ static tutti_status use_default_streams(ranks_context *context) {
 }
 
 Test(stream_shared, default_streams_of_different_gpus_are_different_ones) {
-    if (cuda_real_gpus() > 0) cr_skip("ranks need GPUs of their own");
+    if (cuda_real_gpus() > 0) cr_skip("each rank needs its own GPU");
     run("3", use_default_streams);
 }

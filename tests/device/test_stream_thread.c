@@ -1,6 +1,7 @@
 /*
- * Calls in a thread's own default stream (cudaStreamPerThread), whose handle is the same in all threads: NCCL, which enqueues on
- * threads of its own, must not be given it, and calls of two threads are in two streams. On stand-ins of GPUs and of NCCL.
+ * Calls in a thread's own default stream (cudaStreamPerThread), whose handle is the same in all threads: the engine
+ * must not pass it to NCCL, which enqueues on threads of its own, and calls of two threads are in two streams. GPUs
+ * and NCCL are stand-ins.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -27,7 +28,7 @@ static tutti_status sum(const part *p) {
                             &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = OF_THREAD));
 }
 
-/* In the calling thread's stream: bytes of 1 become bytes of n. */
+/* Checks in the calling thread's stream: bytes of 1 have become bytes of n. */
 static tutti_status check(const part *p) {
     uint8_t bytes[COUNT * sizeof(uint16_t)];
     size_t count = COUNT * tutti_type_bytes(p->type);
@@ -36,7 +37,7 @@ static tutti_status check(const part *p) {
     return TUTTI_OK;
 }
 
-/* The other thread's call, which is behind the first one's by the order of calls alone. */
+/* The other thread's call, which comes after the first one's only by the order of calls. */
 static void *call_beside(void *argument) {
     part *p = argument;
     tutti_status status = p->rank->device->use(p->rank->index);
@@ -55,8 +56,8 @@ static tutti_status run_beside(part *p) {
     return TUTTI_OK;
 }
 
-/* This thread's stream is held up; what is filled in behind that must be what is summed up, also once the other's has been
- * called. Types: one that NCCL reduces, and one that our kernel does. */
+/* This thread's stream is held up; the calls must sum the values that are filled in behind that, also after the other
+ * thread's call. Types: one that NCCL reduces, and one that our kernel reduces. */
 static tutti_status call_in_two_threads(ranks_context *context, cuda_rank *rank) {
     cuda_gate gate;
     part first = {context, rank, NULL, TUTTI_UINT8}, second = {context, rank, NULL, TUTTI_UINT16}, third = second;
@@ -99,14 +100,14 @@ Test(stream_thread, calls_keep_their_order_by_nccl) {
     run("ab", "nccl");
 }
 
-Test(stream_thread, so_they_do_on_one_gpu) {
+Test(stream_thread, calls_keep_their_order_on_one_gpu) {
     run("aa", "same_device");
 }
 
-Test(stream_thread, so_they_do_on_some_gpus_of_several) {
+Test(stream_thread, calls_keep_their_order_where_some_ranks_share_a_gpu) {
     run("aba", "staged");
 }
 
-Test(stream_thread, so_they_do_by_way_of_the_host) {
+Test(stream_thread, calls_keep_their_order_through_the_host) {
     run("ab", "staged");
 }

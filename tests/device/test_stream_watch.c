@@ -1,8 +1,8 @@
 /*
- * A thread of the program's is inside a call of CUDA's that waits for streams (cudaFree, cudaDeviceSynchronize) and keeps all other
- * calls out until then. Meanwhile works must end, messages must come, and streams that wait for a rank that has died must be
- * released: the watcher may not need CUDA for that. The GPUs are stand-ins (support/standins/standin_cuda.c), for
- * NCCL as well, or a real one.
+ * A thread of the program is inside a CUDA call that waits for streams (cudaFree, cudaDeviceSynchronize) and blocks
+ * all other CUDA calls until then. Meanwhile works must end, messages must arrive, and streams that wait for a dead
+ * rank must be released: the watcher must not need CUDA for that. The GPUs are stand-ins (support/standins/standin_cuda.c),
+ * for NCCL as well, or a real one.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ TestSuite(stream_watch, .timeout = 120);
 
 enum { RANKS = 3 };
 
-/* For each engine, its name last. */
+/* The environment for each engine, the engine's name last. */
 static const char *const staged[] = {"TUTTI_ALGORITHM=staged", NULL};
 static const char *const same_device[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", NULL};
 static const char *const nccl[] = {"STANDIN_GPUS=3", "TUTTI_ALGORITHM=nccl", NULL};
@@ -48,7 +48,8 @@ static void run(const char *const *environment, ranks_body body) {
     run_as(RANKS_THREADS, environment, body);
 }
 
-/* Until all ranks are here, outside of the library: a barrier would come behind a staged call that waits for its stream. */
+/* Waits until all ranks are here, outside of the library: a barrier would queue behind a staged call that waits for
+ * its stream. */
 static tutti_status meet(const ranks_context *context) {
     int turn = atomic_fetch_add(met, 1) / context->nranks;
     for (int i = 0; atomic_load(met) < (turn + 1) * context->nranks; i++) {
@@ -59,19 +60,19 @@ static tutti_status meet(const ranks_context *context) {
 }
 
 static void need_standin(void) {
-    if (cuda_real_gpus() > 0) cr_skip("ranks need GPUs of their own");
+    if (cuda_real_gpus() > 0) cr_skip("each rank needs its own GPU");
 }
 
 /* ------------------------------------------------------------------------------------- a program that waits */
 
-/* A rank with a stream that is held up until `last` opens, and a thread that is inside of CUDA as long. */
+/* A rank with a stream that is held up until `last` opens, and a thread that is inside CUDA until then. */
 typedef struct scene {
     cuda_rank rank;
     void *memory, *other;
     cuda_gate first, last;
-    bool frees; /* else it waits for the GPU */
+    bool frees; /* the thread frees memory; otherwise it waits for the GPU */
     pthread_t program;
-    tutti_status status; /* the thread's */
+    tutti_status status; /* the thread's result */
 } scene;
 
 static void *be_inside(void *context) {
@@ -80,7 +81,7 @@ static void *be_inside(void *context) {
     return NULL;
 }
 
-/* On a real GPU nothing reports this. */
+/* Waits until the thread is inside CUDA. A real GPU does not report this. */
 static void await_inside(void) {
     bool (*is_freeing)(void) = NULL;
     const char *file = getenv("TUTTI_CUDA_MODULE");
@@ -97,7 +98,7 @@ static tutti_status sum(const ranks_context *context, scene *s, tutti_work **wor
         &TUTTI_OPTIONS(.stream = s->rank.streams[0], .memory = TUTTI_MEMORY_CUDA, .work = work_out));
 }
 
-/* What the first call takes is there. */
+/* Opens the rank and makes a first call, so that the engine has what it needs. */
 static tutti_status open_scene(const ranks_context *context, scene *s) {
     int32_t ones[ITEMS];
     tutti_work *work = NULL;
@@ -117,7 +118,7 @@ static tutti_status open_scene(const ranks_context *context, scene *s) {
     return TUTTI_OK;
 }
 
-/* All calls are in their streams, behind `first`; the threads of this process make no more of CUDA's until end_inside. */
+/* All calls are in their streams, behind `first`; the threads of this process make no CUDA call until end_inside. */
 static tutti_status go_inside(const ranks_context *context, scene *s) {
     TUTTI_TRY(cuda_gate_close(&s->rank, &s->last, s->rank.streams[2]));
     TUTTI_TRY(meet(context));
@@ -127,7 +128,7 @@ static tutti_status go_inside(const ranks_context *context, scene *s) {
     return TUTTI_OK;
 }
 
-/* Whatever came of it, the thread comes back. */
+/* Lets the thread return, whatever the result is. */
 static tutti_status end_inside(scene *s, tutti_status status) {
     char text[512];
     snprintf(text, sizeof text, "%s", status == TUTTI_OK ? "" : tutti_last_error());
@@ -173,18 +174,18 @@ Test(stream_watch, a_staged_call_ends_while_the_program_is_inside_cuda) {
     run(staged, end_collective);
 }
 
-Test(stream_watch, so_does_one_of_ranks_that_share_a_gpu) {
+Test(stream_watch, a_call_of_ranks_that_share_a_gpu_ends_while_the_program_is_inside_cuda) {
     run(same_device, end_collective);
 }
 
-Test(stream_watch, so_does_one_by_nccl) {
+Test(stream_watch, a_call_by_nccl_ends_while_the_program_is_inside_cuda) {
     need_standin();
     run(nccl, end_collective);
 }
 
 /* ------------------------------------------------------------------------------------------------ messages */
 
-/* Around the ring; the receive's stream waits, and is free again only when something has come. */
+/* Sends around the ring; the receive's stream waits, and goes on only when the message has come. */
 static tutti_status end_messages(ranks_context *context) {
     scene s;
     void *received = NULL;
@@ -207,20 +208,20 @@ static tutti_status end_messages(ranks_context *context) {
     return close_scene(context, &s);
 }
 
-Test(stream_watch, messages_come_while_the_program_is_inside_cuda) {
+Test(stream_watch, messages_arrive_while_the_program_is_inside_cuda) {
     run(staged, end_messages);
 }
 
 /* -------------------------------------------------------------------------------------------------- deaths */
 
-/* The stream for which the program waits is this call's own. */
+/* The program waits for the stream of this call. */
 static tutti_status lose_rank(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
     TUTTI_TRY(open_scene(context, &s));
     TUTTI_TRY(meet(context));
     if (context->rank == context->nranks - 1) {
-        usleep(200000); /* the others are in their calls */
+        usleep(200000); /* the other ranks are in their calls */
         ranks_strike(context, SIGKILL);
     }
     TUTTI_TRY(sum(context, &s, &work));
@@ -239,19 +240,19 @@ Test(stream_watch, a_death_releases_a_staged_call_for_which_the_program_waits) {
     lose(staged);
 }
 
-Test(stream_watch, and_one_of_ranks_that_share_a_gpu) {
+Test(stream_watch, a_death_releases_a_call_of_ranks_that_share_a_gpu_for_which_the_program_waits) {
     lose(same_device);
 }
 
-Test(stream_watch, and_one_by_nccl) {
+Test(stream_watch, a_death_releases_a_call_by_nccl_for_which_the_program_waits) {
     need_standin();
     lose(nccl);
 }
 
 /* ---------------------------------------------------------------------------------------- GPUs that fail */
 
-/* One rank's GPU fails while all wait for another rank, which makes no call until it gets the error: only
- * CUDA reports it. */
+/* One rank's GPU fails while all wait for another rank, which makes no call until it gets the error: only CUDA
+ * reports the failure. */
 static tutti_status fail_gpu(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
@@ -262,7 +263,7 @@ static tutti_status fail_gpu(ranks_context *context) {
         RANKS_EXPECT(TUTTI_ERR_SYSTEM, tutti_recv(context->comm, &value, 1, TUTTI_INT32, 0, 9, &patient));
         return TUTTI_OK;
     }
-    tutti_status status = sum(context, &s, &work); /* refused, where rank 0 has failed before */
+    tutti_status status = sum(context, &s, &work); /* refused if rank 0 has failed before */
     void *nowhere = (void *)(uintptr_t)4096;
     if (context->rank == 0) TUTTI_TRY(s.rank.device->copy_counted(nowhere, nowhere, nowhere, 8, s.rank.streams[1]));
     if (status == TUTTI_OK) status = tutti_work_wait(work, PATIENCE_MS);
@@ -278,21 +279,21 @@ static void fail(const char *const *environment) {
     run_as(RANKS_PROCESSES, environment, fail_gpu);
 }
 
-Test(stream_watch, a_gpu_that_fails_is_told_in_a_staged_call) {
+Test(stream_watch, a_gpu_that_fails_is_reported_in_a_staged_call) {
     fail(staged);
 }
 
-Test(stream_watch, and_where_ranks_share_it) {
+Test(stream_watch, a_gpu_that_fails_is_reported_where_ranks_share_it) {
     fail(same_device);
 }
 
-Test(stream_watch, and_by_nccl) {
+Test(stream_watch, a_gpu_that_fails_is_reported_in_a_call_by_nccl) {
     fail(nccl);
 }
 
 /* ------------------------------------------------------------------------- GPUs without such operations */
 
-/* Marks are events then. */
+/* The engine uses events then. */
 static tutti_status do_without(ranks_context *context) {
     cuda_rank rank;
     TUTTI_TRY(cuda_rank_open(context, (size_t)8 << 20, &rank));

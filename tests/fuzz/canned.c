@@ -21,7 +21,7 @@ static tutti_status canned_send(tutti_pipe *pipe, const struct iovec *parts, int
 
 static tutti_status canned_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     ((canned_pipe *)pipe)->dst = dst;
-    if (!tutti_pipe_has_received(pipe)) return pipe->status; /* it moves */
+    if (!tutti_pipe_has_received(pipe)) return pipe->status; /* progress */
     pipe->to_receive = bytes;
     pipe->received = 0;
     return pipe->status;

@@ -1,6 +1,6 @@
 /*
  * A pipe whose other end is an input: it delivers the input in pieces of at most a given number of bytes, and then
- * ends. Bytes sent on it are dropped at once, or kept as an example of what may arrive.
+ * ends. Bytes sent on it are dropped at once, or kept as an example of an input.
  */
 #ifndef TUTTI_TESTS_CANNED_H
 #define TUTTI_TESTS_CANNED_H
@@ -12,7 +12,7 @@ typedef struct canned_pipe {
     const uint8_t *next;
     size_t left, piece;
     char *dst;
-    uint8_t *kept; /* room for what is sent; NULL: it is not kept */
+    uint8_t *kept; /* buffer for sent bytes; NULL: they are dropped */
     size_t kept_bytes, kept_most;
 } canned_pipe;
 

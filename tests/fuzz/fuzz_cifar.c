@@ -1,5 +1,5 @@
 /*
- * A file of CIFAR-10 or CIFAR-100: the first byte says which; labels that are read lie in their classes.
+ * A file of CIFAR-10 or CIFAR-100: the first byte selects which; checks that labels are within their classes.
  */
 #include <string.h>
 
@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* One record, and two, of each. */
+/* Files of each kind with one record and with two. */
 size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     const int kind = index / 2, records = 1 + index % 2;
     const size_t record = RECORD_BYTES + (kind > 0 ? 1 : 0), bytes = 1 + (size_t)records * record;

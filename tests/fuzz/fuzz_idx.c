@@ -1,5 +1,5 @@
 /*
- * An IDX file, plain or gzipped: whatever it holds, what is read has the size that its header promises.
+ * An IDX file, plain or gzipped: for any content, the data read has the size that its header gives.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * What comes on a link: records, data, last words, in pieces of any size. The first byte says what is received; the next one
- * in what pieces the rest comes. Whatever it is, the call ends, and writes nowhere but into its buffer.
+ * Bytes received on a link: records, data, last words, in pieces of any size. The first byte selects the receiving
+ * call, the next one the size of the pieces. For any input the call ends, and writes only to its buffer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     tutti_link_record record = tutti_link_record_of(&op, length);
     if (2 * (sizeof record + length) + 2 > capacity) return 0;
     uint8_t *at = data;
-    /* 22 * 6 has the bit that folds, and leaves the length as it is. */
+    /* 22 * 6 has the bit that selects a reduction, and does not change the length. */
     *at++ = (uint8_t)(index % nlengths + (index / nlengths == 1 ? 22 * nlengths : 0));
     *at++ = (uint8_t)(37 * index);
     if (index / nlengths == 2) { /* last words */

@@ -1,8 +1,8 @@
 /*
  * The listener's messages: a hello as it arrives from a stranger, a listener's reply as the connecting process
- * receives it, the place where the hello arrived, and what an attacker on the way changed in the hello of a sender
- * that knows the key. The listener rejects senders without the key, and every hello that was changed or arrived at
- * another place.
+ * receives it, the endpoint where the hello arrived, and the bytes that an attacker in the network changed in the
+ * hello of a sender that knows the key. The listener rejects senders without the key, and every hello that was
+ * changed or arrived at another endpoint.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static tutti_conn_id example_ticket(void) {
     return ticket;
 }
 
-/* Our own hello comes to our own listener: as it was said, where it was to come, or not. */
+/* Our own hello arrives at our own listener: changed or not, at its endpoint or another. */
 static void try_changed(const tutti_listener_hello *ours, const tutti_listener_key *own,
                         const tutti_listener_endpoint *here, const uint8_t *changes) {
     tutti_listener_hello hello = *ours, changed;
@@ -85,7 +85,7 @@ size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     memset(data, 0, all);
     memcpy(data, &hello, sizeof hello);
     memcpy(data + sizeof hello, &reply, sizeof reply);
-    /* Where try_changed's hello is to come, but for every fourth; nothing is changed, but for every third. */
+    /* The endpoint of try_changed's hello, except in every fourth example; without changes, except in every third. */
     memset(data + sizeof hello + sizeof reply, index % 4 != 3 ? 7 : 8, sizeof(tutti_listener_endpoint));
     if (index % 3 == 2) data[all - sizeof hello + offsetof(tutti_listener_hello, ticket)] = 1;
     return all;

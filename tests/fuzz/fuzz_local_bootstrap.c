@@ -1,10 +1,11 @@
 /*
- * The first meeting of a host's ranks, and values that are proved: what connects to the socket of a host's first rank
- * and what it says there, what that socket says to a rank, and what stands in the store where values carry a MAC.
+ * The local bootstrap of a host's ranks, and values with proofs: processes that connect to the socket of a host's
+ * first rank and their messages, messages from that socket to a rank, and values with a MAC in the store.
  *
- * The first byte says whose part it is; then come messages: how many descriptors go with it and whether the connection ends, its
- * length in two bytes, and its bytes. Random bytes are zeros and waits take no time (the linker puts __wrap_... in their places),
- * so that an example can prove what it says. A rank gets in only with the right proof, and no descriptor is left open.
+ * The first byte selects the part; then follow messages: the number of descriptors and whether the connection ends,
+ * the length in two bytes, and the bytes. Random bytes are zeros and waits take no time (the linker replaces them by
+ * __wrap_...), so that an example can contain a valid proof. A rank is accepted only with the right proof, and no
+ * descriptor is left open.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -73,7 +74,7 @@ tutti_status __wrap_tutti_random_bytes(void *memory, size_t bytes) {
     return TUTTI_OK;
 }
 
-/* A false leader, which speaks while the member waits. */
+/* A false leader, which sends while the member waits. */
 static struct {
     int listener, connection;
     input *says;
@@ -91,7 +92,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms) {
 
 static tutti_place place = {.comm_id = 7, .nonce = "the random key of the place", .nhosts = 1, .neighbours = RANKS};
 
-/* RANKS ranks of this host. They are this process, or others. */
+/* RANKS ranks of this host, which are this process or others. */
 static const tutti_peer_table *roll_of(bool these) {
     static struct {
         tutti_peer_table head;
@@ -129,7 +130,7 @@ static void lead(input *in, bool these) {
         tutti_local_hello h = {.rank = 0};
         uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES] = {0}, mac[TUTTI_SHA256_BYTES];
         say(visitors[m.visitor], &m);
-        if (m.bytes != sizeof e || m.nfds == 0) continue; /* of several descriptors the others are closed */
+        if (m.bytes != sizeof e || m.nfds == 0) continue; /* further descriptors are closed */
         memcpy(&e, m.data, sizeof e);                     /* all examples' nonces are zeros */
         h.rank = e.rank;
         tutti_local_mac(&c, 'r', &h, nonce, mac);
@@ -143,7 +144,7 @@ static void lead(input *in, bool these) {
     tutti_shm_segment_release(c.segment);
 }
 
-/* A false leader knows no key, or the right one; it has no segment to give. */
+/* A false leader has no key, or the right one; it has no memory to share. */
 static void be_led(input *in) {
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
     tutti_local_bootstrap c = bootstrap_of(1, &deadline);
@@ -184,14 +185,14 @@ static tutti_kv_tree board_over(const tutti_store *store, tutti_deadline *deadli
         .store = store, .prefix = "fuzz", .deadline = deadline, .proves = true, .key = "what follows from a secret"};
 }
 
-/* Room for as many bytes as the first two say; then the value as it stands in the store. */
+/* The first two bytes are the capacity; then the value as it is in the store. */
 static void read_value(input in) {
     tutti_deadline deadline = tutti_deadline_after_ms(0);
     tutti_store store = {.context = &in, .get = give, .set = keep};
     tutti_kv_tree tree = board_over(&store, &deadline);
     if (in.left < 2) return;
     size_t capacity = (size_t)(in.next[0] | in.next[1] << 8) % MOST_VALUE, bytes = 0;
-    uint8_t *value = malloc(capacity > 0 ? capacity : 1); /* so that a look beyond its end is found */
+    uint8_t *value = malloc(capacity > 0 ? capacity : 1); /* so that a read beyond its end is detected */
     check(value != NULL);
     in.next += 2;
     in.left -= 2;
@@ -204,7 +205,7 @@ static void read_value(input in) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    static int most = -1; /* descriptors that a part may leave open: those that live as long as the process */
+    static int most = -1; /* descriptors that a part may leave open: those that are never closed */
     if (bytes < 1) return 0;
     input in = {.next = data + 1, .left = bytes - 1};
     switch (data[0] % PARTS) {
@@ -213,7 +214,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     case MEMBER: be_led(&in); break;
     default: read_value(in);
     }
-    int next = open("/dev/null", O_RDONLY | O_CLOEXEC); /* the lowest that is free */
+    int next = open("/dev/null", O_RDONLY | O_CLOEXEC); /* the lowest free descriptor */
     close(next);
     if (most < 0) most = next + 16;
     check(next < most);
@@ -280,7 +281,7 @@ static size_t prove_value(uint8_t *data, size_t capacity, size_t bytes) {
     return 3 + kept_bytes;
 }
 
-/* The socket's name, which proofs cover, is another in each run of a part; it is random, so always the same here. */
+/* Proofs cover the socket's name, which is random in each run of a part, so always the same here. */
 size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     if (capacity < (size_t)8 * MOST_MESSAGE) return 0;
     memcpy(place.socket_name, "tutti-00000000000000000000000000000000", 39);

@@ -1,7 +1,7 @@
 /*
- * What comes from a process of another host for sends and receives: frames with records of the ring, and parts of streams. The
- * first byte says in what pieces. A short receive waits, and one for anything, and a send that has been announced. Whatever
- * comes, nothing is written but what was asked for.
+ * Messages of a process of another host for sends and receives: frames with records of the ring, and parts of
+ * streams. The first byte selects the size of the pieces. Pending are a short receive, one from any source, and a
+ * send that has been announced. For any input only the requested bytes are written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 enum { SHORT_BYTES = 40, LONG_BYTES = 20000, TURNS = 40, TAG = 5, COMM_ID = 77 };
 
-/* Rank `me` of two; the other one is far. It lives on: works refer to it. */
+/* Rank `me` of two; the other one is remote. It is never destroyed, since works refer to it. */
 typedef struct scene {
     tutti_page page, elsewhere;
     tutti_hosts hosts;
@@ -32,8 +32,7 @@ static void check(int holds) {
     if (!holds) abort();
 }
 
-/* One transport, since there is no peer to ask; and the size from which messages are long is one that examples can
- * have. */
+/* One transport, since there is no peer to negotiate with; and a limit for long messages that examples can reach. */
 static void choose_settings(void) {
     static bool chosen;
     if (chosen) return;
@@ -65,7 +64,7 @@ static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
     atomic_init(&s->page.comm_id, COMM_ID);
     atomic_init(&s->elsewhere.comm_id, COMM_ID);
     s->pipe = *pipe;
-    tutti_p2p.last_id = 0; /* the same numbers each time */
+    tutti_p2p.last_id = 0; /* the same numbers in every run */
     check(tutti_p2p_open(&s->comm) == TUTTI_OK);
     tutti_channels *channel = s->remote.channels;
     struct tutti_remote_channel *remote = channel->remote;
@@ -105,13 +104,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (bytes < 1) return 0;
     canned_pipe pipe = canned_of(data + 1, bytes - 1, 1 + (size_t)data[0] * data[0]);
     const tutti_channels *channel = set_up(&s, 0, &pipe);
-    char *few = malloc(SHORT_BYTES), *many = malloc(LONG_BYTES); /* exact: what is written beyond is found */
+    char *few = malloc(SHORT_BYTES), *many = malloc(LONG_BYTES); /* exact: a write beyond is detected */
     check(few != NULL && many != NULL);
     check(tutti_p2p_recv(&s.comm, few, SHORT_BYTES, 1, 1, TAG, add_work(&s)) == TUTTI_OK);
     check(tutti_p2p_recv(&s.comm, many, LONG_BYTES, 1, TUTTI_ANY_SOURCE, TUTTI_ANY_TAG, add_work(&s)) == TUTTI_OK);
     check(tutti_p2p_send(&s.comm, out, LONG_BYTES, 1, TAG, add_work(&s)) == TUTTI_OK);
     go_on(TURNS);
-    check(channel->tail <= channel->remote->came); /* nothing is read that has not come */
+    check(channel->tail <= channel->remote->came); /* nothing is read before it has arrived */
     take_down(&s);
     free(few);
     free(many);
@@ -119,10 +118,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
 }
 
 /* ---------------------------------------------------------------------------------------------- examples
- * What the other side sends, which is this code, too.
+ * The other side's messages, which this code sends, too.
  */
 
-/* As if the other side had asked for what was announced: its send is number 1, its receives are 2 and 3. */
+/* As if the other side had requested the announced messages: its send is number 1, its receives are 2 and 3. */
 static void clear_announced(tutti_channels *channel) {
     tutti_request *request;
     for (uint64_t answer = 2; (request = TAILQ_FIRST(&channel->announced)) != NULL; answer++) {
@@ -148,7 +147,7 @@ size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
               TUTTI_OK);
     clear_announced(channel);
     go_on(4);
-    s.pipe.pipe.status = TUTTI_OK; /* nothing comes back, but the pipe has not ended */
+    s.pipe.pipe.status = TUTTI_OK; /* there is no reply, but the pipe has not ended */
     size_t bytes = 1 + s.pipe.kept_bytes;
     data[0] = (uint8_t)(20 * index);
     take_down(&s);

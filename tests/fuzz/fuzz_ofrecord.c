@@ -1,6 +1,6 @@
 /*
- * A file of OFRecord: the first byte says how it is read; whatever the records hold, images and labels are whole, and every
- * feature can be gone over, as tutti-ofrecord does.
+ * A file of OFRecord: the first byte selects how it is read; for any content, images and labels are complete, and
+ * every feature can be read, as tutti-ofrecord does.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* Records with each kind of image and label, as they are written, read in each way. */
+/* Valid records with each kind of image and label, read in each way. */
 size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     static const float pixels[PIXELS] = {0, 1, 0.5f, 255, 1e9f, -1};
     static const int64_t labels[3] = {3, 9, 0}, numbers[2] = {-1, INT64_MAX};

@@ -1,8 +1,8 @@
 /*
- * What a rank reads in the store when a communicator is made: others' parts of the peer table, the verdict, its host's
- * line, and the listeners of other hosts. The first byte says whose part of it; then the values follow in the order in
- * which they are asked for, each behind two bytes that say how long it is. Whatever they are, what is taken from them
- * leads nowhere outside.
+ * The values that a rank reads from the store when a communicator is made: others' parts of the peer table, the
+ * verdict, its host's line, and the listeners of other hosts. The first byte selects the part; then follow the values
+ * in the order of the reads, each after two bytes with its length. For any values, the results stay within their
+ * limits.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -21,7 +21,8 @@ static void check(int holds) {
 
 /* ---------------------------------------------------------------------------------------------- stores */
 
-/* Gives what is in the input. After that the first wait is in vain, and then the store has ended: real waits would take long. */
+/* Returns the values of the input. After them the first wait times out, and then the store has ended: real waits
+ * would take long. */
 typedef struct canned {
     const uint8_t *next;
     size_t left;
@@ -79,7 +80,7 @@ static tutti_peer_info info_of(int rank) {
 
 static void meet(const tutti_store *store, int rank) {
     tutti_peer_info info = info_of(rank);
-    tutti_deadline deadline = tutti_deadline_after_ms(0); /* ranks that are missing now will not arrive */
+    tutti_deadline deadline = tutti_deadline_after_ms(0); /* ranks that are missing now never arrive */
     tutti_place place;
     tutti_peer_table *table = NULL;
     if (tutti_peer_table_exchange(store, "fuzz", &info, &deadline, &place, &table) != TUTTI_OK) return;
@@ -144,9 +145,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------------------- examples
- * What is read when all goes well: each takes part in turn, on a tree that keeps what they leave. So much is
- * different in each run: the communicator's id, and the random key beside it.
+/* ---------------------------------------------------------------------------------------------- examples The values
+ * read in a successful run: each rank takes part in turn, on a tree that keeps the values that they write. Two values
+ * differ in each run: the communicator's id, and the random key beside it.
  */
 
 typedef struct kept {
@@ -156,10 +157,10 @@ typedef struct kept {
 } kept;
 
 static struct {
-    bool waited; /* one part has waited in vain */
+    bool waited; /* a wait of one part has timed out */
     int nkeys;
     kept keys[MOST_KEYS];
-    uint8_t *log; /* what is read, as an input; NULL: not recorded */
+    uint8_t *log; /* values read, as an input; NULL: not recorded */
     size_t log_bytes;
 } tree;
 
@@ -176,7 +177,7 @@ static tutti_status tree_get(void *context, const char *key, void *value, size_t
     if (found == NULL && tree.waited) return tutti_fail(TUTTI_ERR_SYSTEM, "the store has ended");
     if (found == NULL) {
         tree.waited = true;
-        return tutti_fail(TUTTI_ERR_TIMEOUT, "it is not there");
+        return tutti_fail(TUTTI_ERR_TIMEOUT, "missing key");
     }
     check(found->bytes <= capacity);
     memcpy(value, found->value, found->bytes);
@@ -214,7 +215,7 @@ size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     tree.nkeys = 0;
     tree.log = NULL;
     for (int part = RANKS - 1; part >= 0; part--) {
-        leave_part(&store, part); /* rank 0 comes last: what the others leave is there */
+        leave_part(&store, part); /* rank 0 comes last: the values of the others are present */
         leave_part(&store, RANKS + part);
     }
     data[0] = (uint8_t)index;

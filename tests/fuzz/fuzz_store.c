@@ -1,8 +1,8 @@
 /*
- * What clients send to the store's server: two of them, whose bytes come in pieces. In front of each piece stands a
- * byte that says whose it is (its lowest bit) and how long (the others). Whatever arrives, the server drops only the
- * client that breaks the protocol, with all that it keeps for that client. The store has a secret, which neither
- * client can prove: the ranks' data stay.
+ * Requests to the store's server from two clients, whose bytes arrive in pieces. A byte before each piece contains
+ * its client (the lowest bit) and its length (the others). For any input, the server drops only the client that
+ * breaks the protocol, with all state of that client. The store has a secret, which neither client can prove: the
+ * ranks' data stay unchanged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void check(int holds) {
     if (!holds) abort();
 }
 
-/* What ranks keep. */
+/* The ranks' data. */
 static const tutti_store_bytes guarded = {(const uint8_t *)"/tutti/k", 8}, kept = {(const uint8_t *)"kept", 4};
 
 static void keep(tutti_store_hub *hub) {
@@ -33,7 +33,7 @@ static void check_kept(tutti_store_hub *hub) {
           memcmp(entry->value, kept.data, kept.bytes) == 0);
 }
 
-/* As the server does when a client has failed. */
+/* Like the server when a client has failed. */
 static void leave(tutti_store_hub *hub, tutti_store_connection *client) {
     client->failed = true;
     tutti_store_requests_unwait(hub, client);
@@ -49,7 +49,7 @@ static void run(tutti_store_hub *hub, tutti_store_connection *client) {
     check(client->awaited <= client->nwaiters);
 }
 
-/* The clients take their replies; what had to wait for that goes on. */
+/* The clients read their replies; requests that waited for that continue. */
 static void flush(tutti_store_hub *hub) {
     tutti_store_connection *client;
     while (hub->dirty != NULL || (client = tutti_store_budget_next(&hub->budget)) != NULL) {
@@ -114,7 +114,7 @@ typedef struct script {
 #define KEPT        U64("\10") "/tutti/k"
 #define NONCE       U64("\40") "12345678901234567890123456789012"
 
-/* The first client waits for what the second one does then. */
+/* The first client waits for a key that the second one then sets. */
 static const struct {
     script waits, does;
 } talks[] = {
@@ -134,7 +134,7 @@ static const struct {
     {{BYTES("\1" KEY("k") U64("\1") "v\21")}, {BYTES("\12" U64("\2") KEY("k") KEY("y") "\21")}},
 };
 
-/* In pieces behind what is there; gives the new number of bytes. */
+/* Appends the request in pieces; returns the new number of bytes. */
 static size_t put(uint8_t *data, size_t used, int client, const script *text) {
     for (size_t done = 0, piece; done < text->count; done += piece) {
         piece = text->count - done < MOST_PIECE ? text->count - done : MOST_PIECE;

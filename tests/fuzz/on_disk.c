@@ -1,5 +1,5 @@
 /*
- * A folder in memory where there is one, so that thousands of files take seconds.
+ * A folder in memory if there is one, so that thousands of files take seconds.
  */
 #include "tests/fuzz/on_disk.h"
 
@@ -26,7 +26,7 @@ static void make_folder(void) {
 
 const char *fuzz_write(const char *name, const uint8_t *data, size_t bytes) {
     if (folder[0] == '\0') make_folder();
-    unlink(path); /* the last one may have had another name */
+    unlink(path); /* the previous one may have had another name */
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "wb");
     if (file == NULL || (bytes > 0 && fwrite(data, 1, bytes, file) != bytes) || fclose(file) != 0) abort();

@@ -9,11 +9,12 @@
 
 #include <tutti/data.h>
 
-/* Writes the bytes to the file `name` in a folder of the process's own, which goes with it; gives the folder. Where that is not
- * possible it aborts. */
+/* Writes the bytes to the file `name` in a folder of the process, which is removed at its end; returns the folder.
+ * Aborts if that is not possible. */
 const char *fuzz_write(const char *name, const uint8_t *data, size_t bytes);
 
-/* Reads all of a source, and destroys it: each label lies in its classes, and each pixel is a number from 0 to 255. */
+/* Reads a whole source, and destroys it: checks that each label is within its classes, and each pixel is a number
+ * from 0 to 255. */
 void fuzz_read_all(tutti_data_source *source);
 
 #endif

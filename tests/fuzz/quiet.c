@@ -1,6 +1,6 @@
 /*
- * No log: a target refuses thousands of inputs, and says so each time. The linker puts this in the place of tutti_log (--wrap),
- * so that what a sanitizer reports stands alone.
+ * Disables the log: a target refuses thousands of inputs, and logs each. The linker replaces tutti_log by this
+ * (--wrap), so that only a sanitizer's reports are printed.
  */
 #include "bootstrap/base/log.h"
 

@@ -1,7 +1,7 @@
 /*
  * Runs a fuzz target without libFuzzer: its examples, then mutations of them from a fixed seed.
  *
- *   fuzz_link_run [COUNT]        how many mutations
+ *   fuzz_link_run [COUNT]        number of mutations
  *   fuzz_link_run --write DIR    writes the examples as files, for libFuzzer to begin with
  */
 #include <stdio.h>
@@ -29,7 +29,7 @@ static size_t mutate(uint8_t *data, size_t bytes) {
         case 1: data[at] = (uint8_t)draw(256); break;
         case 2: memset(data + at, draw(2) == 0 ? 0 : 255, 1 + draw(bytes - at < 8 ? bytes - at : 8)); break;
         case 3: bytes = at; break; /* cut off */
-        default: {                 /* a piece once more */
+        default: {                 /* a piece repeated */
             size_t piece = 1 + draw(bytes - at);
             if (bytes + piece > CAPACITY) break;
             memmove(data + at + piece, data + at, bytes - at);
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     for (long i = 0; i < count; i++) {
         size_t bytes = fuzz_example((int)draw((uint64_t)nexamples), data, CAPACITY);
         bytes = mutate(data, bytes);
-        uint8_t *exact = malloc(bytes > 0 ? bytes : 1); /* so that a look beyond its end is found */
+        uint8_t *exact = malloc(bytes > 0 ? bytes : 1); /* so that a read beyond its end is detected */
         if (exact == NULL) return 1;
         memcpy(exact, data, bytes);
         LLVMFuzzerTestOneInput(exact, bytes);

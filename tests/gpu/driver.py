@@ -1,6 +1,6 @@
-"""CUDA's driver by ctypes, as far as the probes need it, and counters in shared memory on which streams and the host meet.
+"""The calls of CUDA's driver that the probes need, by ctypes, and counters in shared memory for streams and the host.
 
-As a program it keeps GPU 0 awake: it has a context there until it is ended, so that others need not wait until the GPU is up.
+As a program it keeps GPU 0 initialised: it has a context there until it is ended, so that other processes start faster.
 """
 import ctypes
 import os
@@ -17,7 +17,7 @@ BLOCKING = 0                 # CU_STREAM_DEFAULT: it and the legacy stream wait 
 
 
 def end_without_driver():
-    """Exits as skipped tests do, where there is no driver."""
+    """Exits like a skipped test if there is no driver."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -39,15 +39,15 @@ class Driver:
         self.stream = self.make_stream()
 
     def enter(self):
-        """Each thread that calls does this first."""
+        """Each calling thread must call this first."""
         self.call("cuCtxSetCurrent", self.context)
 
     def code(self, name, *arguments):
-        """What a call answers: 0 is success."""
+        """The result of a call: 0 is success."""
         return getattr(self.library, name)(*arguments)
 
     def code_name(self, code):
-        """As the header spells it, such as CUDA_ERROR_NOT_READY; "ok" for success."""
+        """The header's name, such as CUDA_ERROR_NOT_READY; "ok" for success."""
         text = ctypes.c_char_p()
         self.library.cuGetErrorName(code, ctypes.byref(text))
         return "ok" if code == 0 else (text.value or b"error %d" % code).decode()
@@ -70,7 +70,7 @@ class Driver:
         return stream
 
     def priorities(self):
-        """(the lowest, the highest): the smaller the number, the higher."""
+        """(the lowest, the highest): smaller numbers are higher."""
         lowest, highest = ctypes.c_int(), ctypes.c_int()
         self.call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
         return lowest.value, highest.value
@@ -81,7 +81,7 @@ class Driver:
         return value.value
 
     def free_bytes(self):
-        """Of GPU 0's memory, whoever uses the rest."""
+        """Free bytes of GPU 0's memory; other processes may use the rest."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
@@ -92,7 +92,7 @@ class Driver:
         return memory
 
     def range_of(self, memory):
-        """(base, bytes) of the allocation that it is in."""
+        """(base, bytes) of the allocation that contains the address."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), memory)
         return base.value, size.value
@@ -111,7 +111,7 @@ class Driver:
         return data.raw
 
     def register(self, shared, size):
-        """Memory of this process as the GPU knows it."""
+        """The GPU's address of memory of this process."""
         address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(shared)))
         self.call("cuMemHostRegister_v2", address, ctypes.c_size_t(size), PORTABLE_AND_MAPPED)
         there = ctypes.c_uint64()
@@ -133,7 +133,8 @@ class Driver:
         return event
 
     def time_ms(self, body, first=lambda: None, stream=None):
-        """Of what the body enqueues, by events. `first` runs when all is enqueued: what opens a gate, say."""
+        """The time of the work that the body enqueues, by events. `first` runs when all is enqueued: it opens a gate,
+        for example."""
         stream = stream or self.stream
         events = [self.make_event(), self.make_event()]
         self.call("cuEventRecord", events[0], stream)

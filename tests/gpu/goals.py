@@ -1,9 +1,9 @@
-"""Goals and what was measured: rows for the report. A number that was not measured is said to be so, never made up."""
+"""Goals and measurements: rows for the report. A number that was not measured is reported as such."""
 import csv
 import os
 import re
 
-# name in `measured`, what, the most (or least) that it may be, unit, how it is written
+# name in `measured`, description, the limit (most or least), unit, format
 GOALS = (
     ("threads 64M", "all_reduce, 8 ranks (threads) x 64 MiB on one GPU", "<=", 0.42, "ms"),
     ("processes tutti 64M", "the same, processes, memory of tutti_mem_alloc_cuda", "<=", 0.42, "ms"),
@@ -12,7 +12,7 @@ GOALS = (
     ("lenet / graph", "LeNet step over PyTorch's in a torch.cuda.graph", "<=", 1.0, ""),
     ("least share of copy", "memory-bound kernels, the slowest: share of the bandwidth of a copy", ">=", 0.8, ""),
 )
-# Reported without a goal.
+# Measurements without a goal.
 OTHERS = (
     ("threads 1M", "all_reduce, 8 ranks (threads) x 1 MiB", "us"),
     ("threads 8", "all_reduce, 8 ranks (threads) x 8 B", "us"),
@@ -58,7 +58,7 @@ def note_times(measured, name, times):
 
 
 def note_kernels(measured, path):
-    """The least share of a copy's bandwidth, of kernels that memory limits; and which of them are below the goal."""
+    """The least share of a copy's bandwidth among memory-bound kernels; and which of them are below the goal."""
     if not os.path.exists(path):
         return ""
     shares = {}
@@ -72,7 +72,7 @@ def note_kernels(measured, path):
 
 
 def note_lenet(measured, output, precision=""):
-    """From what bench/train_compare prints; precision: "", or " tf32"."""
+    """Parses the output of bench/train_compare; precision: "", or " tf32"."""
     for name, words in (("lenet", "tutti, 1 rank"), ("eager", "PyTorch, eager"), ("graph", "PyTorch, CUDA graph")):
         found = re.search(r"^median +%s .* ([0-9.]+) us/step" % words, output, re.MULTILINE)
         if found:

@@ -1,13 +1,14 @@
 /*
- * What a program's GPU did: time and number of each kernel, and on which GPUs it made contexts. The driver loads this library into
- * any program where CUDA_INJECTION64_PATH names it, and CUPTI tells it of all that is finished, nodes of graphs included.
+ * Records a program's GPU activity: time and number of each kernel, and the GPUs of its contexts. The driver loads
+ * this library into any program if CUDA_INJECTION64_PATH names it, and CUPTI reports all finished activities, nodes
+ * of graphs included.
  *
- * At the end lines go to TUTTI_KERNEL_TIMES.PID, contexts at once:
+ * Lines are written to TUTTI_KERNEL_TIMES.PID at the end, contexts at once:
  *
  *   context <tab> GPU
- *   kernel <tab> nanoseconds of all calls <tab> calls <tab> start of the first <tab> start of the last <tab> blocks and name
+ *   kernel <tab> ns of all calls <tab> calls <tab> start of the first <tab> start of the last <tab> blocks and name
  *
- * tests/gpu/check compiles it where CUPTI is, and tests/gpu/kernel_times.py reads what it writes.
+ * tests/gpu/check compiles it if CUPTI is installed, and tests/gpu/kernel_times.py reads its output.
  */
 #include <cupti.h>
 #include <inttypes.h>
@@ -34,7 +35,7 @@ typedef struct row {
 } row;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static row rows[MOST_NAMES]; /* under the lock, as all that follows */
+static row rows[MOST_NAMES]; /* protected by the lock, as is everything below */
 static int nrows;
 
 static FILE *open_output(void) {
@@ -136,7 +137,7 @@ int InitializeInjection(void) {
     if (check(cuptiSubscribe(&subscriber, note_context, NULL), "cuptiSubscribe"))
         check(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED),
               "cuptiEnableCallback");
-    if (getenv("TUTTI_KERNEL_TIMES_CONTEXTS") != NULL) return 1; /* these only */
+    if (getenv("TUTTI_KERNEL_TIMES_CONTEXTS") != NULL) return 1; /* only these */
     if (!check(cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "cuptiActivityRegisterCallbacks")) return 1;
     check(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "tracing kernels");
     check(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY), "tracing copies");

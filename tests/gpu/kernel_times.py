@@ -1,4 +1,4 @@
-"""Where the time of a step goes, kernel by kernel: compiles kernel_times.c where CUPTI is, and reads what it writes."""
+"""The time of a step, kernel by kernel: compiles kernel_times.c if CUPTI is installed, and reads its output."""
 import glob
 import os
 import re
@@ -23,7 +23,7 @@ def found(folders, *patterns):
 
 
 def compile_words(packages, library):
-    """The command that makes the library, or a text that says what is missing."""
+    """The command that builds the library, or a text with what is missing."""
     folders = places(packages)
     headers = found(folders, "include/cupti.h", "targets/*/include/cupti.h")
     libraries = found(folders, "lib64/libcupti.so*", "lib/libcupti.so*", "targets/*/lib/libcupti.so*")
@@ -56,7 +56,7 @@ def read(prefix):
 
 
 def plain_names(names):
-    """As people write them, without arguments."""
+    """Readable names of kernels, without arguments."""
     if shutil.which("c++filt"):
         done = subprocess.run(["c++filt"], input="\n".join(names), stdout=subprocess.PIPE, text=True, timeout=10, check=False)
         if len(done.stdout.splitlines()) == len(names):
@@ -65,8 +65,8 @@ def plain_names(names):
 
 
 def table(kernels, steps):
-    """Lines: the kernels of a step, the longest first, and what they take together. What ran in fewer than most steps is left out,
-    and what some ran oftener in, a test at the end, does not count."""
+    """Lines: the kernels of a step, the longest first, and their total. Excludes kernels that ran in fewer than most
+    steps; additional calls, as of a test at the end, do not count."""
     of_steps = []  # (us of a step, calls in a step, name)
     for ns, calls, _, _, name in kernels:
         if calls >= 0.9 * steps:

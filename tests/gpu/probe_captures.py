@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the driver answers to calls while a stream is captured, and whether the capture outlives them. Nothing of Tutti is in between.
+"""The driver's results of calls while a stream is captured, and whether the capture survives them. Does not use Tutti.
 
-Prints a line per question, "question: answer"; an answer is an error's name or "ok", and "the capture is LOST" where it was
-invalidated. Needs libcuda.so.1 and a GPU, else it says so and exits with 77.
+Prints a line per question, "question: answer"; an answer is an error's name or "ok", and "the capture is LOST" if it
+was invalidated. Needs libcuda.so.1 and a GPU, else prints so and exits with 77.
 """
 import ctypes
 
@@ -17,7 +17,7 @@ STATES = {0: "is not captured", 1: "is captured", 2: "is invalidated"}
 
 
 def within_a_capture(scene, stream, mode, body):
-    """What the body's words are, and what has become of the capture. Each capture holds a fill."""
+    """The body's answer, and the state of the capture. Each capture contains a fill."""
     driver, graph = scene.driver, ctypes.c_void_p()
     driver.call("cuStreamBeginCapture_v2", stream, mode)
     scene.fill(stream)
@@ -47,7 +47,7 @@ def is_capturing():
 
 
 def calls_during(mode):
-    """Calls that Tutti and PyTorch's allocator make, by the thread that captures and by another one."""
+    """Calls that Tutti and PyTorch's allocator make, from the capturing thread and from another one."""
     scene = Scene()
     driver, other, captured = scene.driver, scene.driver.make_stream(), scene.driver.make_stream()
     event, inside, memory, number = driver.make_event(), driver.make_event(), ctypes.c_uint64(), ctypes.c_uint64()

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Does a rank make one context on its GPU, and none on others? A second one would take hundreds of MiB of GPU 0's memory.
+"""Checks that a rank makes one context on its GPU, and none on others: a second one would use hundreds of MiB of GPU
+0's memory.
 
     probe_contexts.py FOLDER-OF-PROGRAMS
 
-Watches the free memory of GPU 0: what a process with a context and nothing else takes, and what each of some ranks takes that
-reduce a few bytes. Where nvidia-smi sees our processes, it counts on how many GPUs each of them is. Prints "question: answer" lines;
-exits with 1 if ranks take so much that they must have a second context, with 77 where there is no driver.
+Measures the free memory of GPU 0: how much a process with only a context uses, and how much each of several ranks
+uses that reduce a few bytes. If nvidia-smi sees our processes, counts the GPUs of each. Prints "question: answer"
+lines; exits with 1 if ranks use so much that they must have a second context, with 77 if there is no driver.
 """
 import collections
 import os
@@ -21,7 +22,7 @@ MIB = 1 << 20
 RANKS = 4
 LIMIT_S = 15
 LEAST_CONTEXT = 50 * MIB
-ALLOWED = 0.7  # of a plain process's memory: how much more a rank may take, for code, slots, buffers
+ALLOWED = 0.7  # share of a plain process's memory: how much more a rank may use, for code, slots, buffers
 
 
 def least_free(driver, process):
@@ -37,7 +38,7 @@ def least_free(driver, process):
 
 
 def settled_free(driver):
-    """The driver gives back what a process had a moment after its end."""
+    """The driver frees the memory of a process a moment after its end."""
     free = driver.free_bytes()
     for _ in range(100):
         time.sleep(0.02)
@@ -48,7 +49,7 @@ def settled_free(driver):
 
 
 def plain_bytes(driver):
-    """What a process takes that has a context and does nothing."""
+    """The memory of a process that has a context and does nothing."""
     free = settled_free(driver)
     with subprocess.Popen([sys.executable, os.path.join(HERE, "driver.py")], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
@@ -58,7 +59,7 @@ def plain_bytes(driver):
 
 
 def ask_nvidia_smi(pids, contexts):
-    """How many GPUs each process is on, as far as it is seen: containers hide them."""
+    """How many GPUs each visible process uses: containers may hide processes."""
     words = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"]
     try:
         text = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=10, check=False).stdout
@@ -81,7 +82,7 @@ def children_of(pid):
 
 
 def run_ranks(driver, programs):
-    """(bytes that the ranks take together, {pid: GPUs that it is on}, exit code)"""
+    """(bytes that the ranks use together, {pid: GPUs that it uses}, exit code)"""
     words = [os.path.join(programs, "all_reduce_perf"), "--device", "cuda", "-t", str(RANKS), "-b", "8", "-e", "64K", "-f", "8",
              "-n", "4000", "-w", "10"]
     free, contexts = settled_free(driver), {}
@@ -100,7 +101,7 @@ def main():
     plain = plain_bytes(driver)
     taken, contexts, code = run_ranks(driver, sys.argv[1])
     each = taken / RANKS
-    told = plain > LEAST_CONTEXT  # else others come and go, or this is no real memory
+    told = plain > LEAST_CONTEXT  # else other processes start and end, or this is not real memory
     second = told and each - plain > ALLOWED * plain
     print("memory of GPU 0: a context alone takes %.0f MiB, each of %d ranks %.0f MiB: %s" % (
         plain / MIB, RANKS, each / MIB, "A SECOND CONTEXT?" if second else "one context" if told else "which tells nothing"))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Do copies within a GPU need its multiprocessors? A kernel takes all of them for a while, and copies are enqueued in another stream:
-one that is done meanwhile ran on a copy engine, one that waits for the kernel's end did not.
+"""Checks whether copies within a GPU need its multiprocessors. A kernel occupies all of them for a while, and copies
+are enqueued in another stream: a copy that is done meanwhile ran on a copy engine, one that waits for the kernel's
+end did not.
 
-Prints a line per question, "question: answer". The kernel ends by its own clock. Needs libcuda.so.1 and a GPU, else it says so and
-exits with 77.
+Prints a line per question, "question: answer". The kernel ends by its own clock. Needs libcuda.so.1 and a GPU, else
+prints so and exits with 77.
 """
 import ctypes
 import mmap
@@ -15,7 +16,7 @@ from scene import STUCK_S, Scene
 
 LIMIT_S = 10
 SPIN_MS = 40
-SETTLED_S = 0.001            # from the first block's word until the last block runs
+SETTLED_S = 0.001            # from the first block's signal until the last block runs
 THREADS = 512
 MULTIPROCESSORS, THREADS_OF_ONE = 16, 39  # attributes of a device
 STARTED = 8                  # index of a counter
@@ -23,7 +24,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def spent_ms(driver, stream, body):
-    """From the call until the host sees that it is done."""
+    """The time from the call until the host sees that it is done."""
     start = time.perf_counter()
     body()
     driver.sync(stream)

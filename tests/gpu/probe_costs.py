@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a call to the driver costs the host, for values one by one and in a batch, launches, events, and graphs of such operations.
-Nothing of Tutti is in between.
+"""The host's time of a driver call, for values one by one and in a batch, launches, events, and graphs of such
+operations. Does not use Tutti.
 
-Prints a line per question, "question: answer". The times hold Python's part of a call, which is told, too: what matters is how they
-differ. Needs libcuda.so.1 and a GPU, else it says so and exits with 77.
+Prints a line per question, "question: answer". The times include Python's part of a call, which is printed, too:
+their differences matter. Needs libcuda.so.1 and a GPU, else prints so and exits with 77.
 """
 import ctypes
 import time
@@ -14,10 +14,10 @@ from scene import GEQ, WAIT_64, WRITE_64, Operation, Scene, batch
 
 LIMIT_S = 8
 COUNTS = (1, 2, 4, 8, 14)
-REPEATS = 60                 # the median of which counts; the stream is empty before each
-GRAPH_NODES = 14             # of a rank of eight, as it is
+REPEATS = 60                 # the median counts; the stream is empty before each
+GRAPH_NODES = 14             # of one of eight ranks
 WORD = 16                    # index of the first counter that is written
-CALLS = 8                    # of one kind, of which one takes an eighth
+CALLS = 8                    # of one kind; the time of one is an eighth
 
 
 def median(values):
@@ -25,7 +25,7 @@ def median(values):
 
 
 def host_us(driver, body):
-    """Of one run of the body, while the stream does what it is given."""
+    """The time of one run of the body, while the stream executes its work."""
     spent = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -36,13 +36,13 @@ def host_us(driver, body):
 
 
 def operations_of(scene, kind, count):
-    """As a batch takes them. What is waited for is there already."""
+    """Operations for a batch. The values of waits are present already."""
     value, flags = (0, GEQ) if kind == WAIT_64 else (1, 0)
     return [Operation(kind, scene.at(WORD + 8 * (i % 40)).value, value, flags) for i in range(count)]
 
 
 def single(scene, kind, count):
-    """The same, call by call, without what Python would do in between."""
+    """The same, call by call, without Python's conversions in between."""
     name = "cuStreamWaitValue64_v2" if kind == WAIT_64 else "cuStreamWriteValue64_v2"
     function, stream = getattr(scene.driver.library, name), scene.driver.stream
     words = [(ctypes.c_uint64(operation.address), ctypes.c_uint64(operation.value), ctypes.c_uint(operation.flags))
@@ -92,7 +92,8 @@ def other_calls():
 
 
 def graph_of_values():
-    """Launched into an empty stream: when the call returns, when the host sees that it is done, and the GPU's own time."""
+    """A launch into an empty stream: when the call returns, when the host sees that it is done, and the GPU's own
+    time."""
     scene = Scene()
     driver = scene.driver
     kinds = (("%d writes, one by one" % GRAPH_NODES, single(scene, WRITE_64, GRAPH_NODES)),
@@ -133,7 +134,7 @@ def graph_times(driver, executable):
 
 
 def values_with_sync():
-    """What a call costs from its begin to its end, in an empty stream."""
+    """The time of a call from begin to end, in an empty stream."""
     scene = Scene()
     driver = scene.driver
     for name, body in (("%d writes, one by one" % GRAPH_NODES, single(scene, WRITE_64, GRAPH_NODES)),

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What Tutti needs of a GPU and its driver, tried one by one through the driver's own calls: nothing of Tutti is in between.
+"""Features of a GPU and its driver that Tutti needs, tested one by one through the driver's own calls. Does not use
+Tutti.
 
-Prints a line per probe, "name: yes", or "name: NO: reason", with times where they say something. Needs libcuda.so.1 and a GPU,
-else it says so and exits with 77. Processes are forked before any of them starts CUDA.
+Prints a line per probe, "name: yes", or "name: NO: reason", with times if they are meaningful. Needs libcuda.so.1 and
+a GPU, else prints so and exits with 77. Processes are forked before any of them starts CUDA.
 """
 import array
 import ctypes
@@ -19,7 +20,7 @@ from probing import in_child, run
 
 LIMIT_S = 10
 ROUNDS = 1000
-QUEUED = 100                 # rounds that wait in a stream: fewer than it holds
+QUEUED = 100                 # rounds that wait in a stream: fewer than its capacity
 GATE = 32                    # index of a counter
 MIB = 1 << 20
 ATTRIBUTES = (
@@ -85,7 +86,7 @@ def values_in_registered_memory():
 
 
 def values_between_streams():
-    """All is enqueued behind a gate first, so that the time is the GPU's and not that of the calls."""
+    """Everything is enqueued behind a gate first, so that the time is the GPU's and not that of the calls."""
     driver = Driver()
     other = driver.make_stream()
     shared = mmap.mmap(-1, 4096)
@@ -111,8 +112,8 @@ def meet(shared, own, peers, step):
 
 
 def play_between_processes(prepare, do):
-    """Streams of two processes in turns, by counters in shared memory that both register: microseconds of a round. A turn enqueues
-    do(driver, what prepare(driver) gave)."""
+    """Streams of two processes in turns, by counters in shared memory that both register: microseconds of a round. A
+    turn enqueues do(driver, result of prepare(driver))."""
     fd = os.memfd_create("probe")
     os.ftruncate(fd, 1 << 16)
 
@@ -126,12 +127,12 @@ def play_between_processes(prepare, do):
             driver.wait_value(at(there, peers), i - (1 if own == 0 else 0))
             do(driver, prepared)
             driver.write_value(at(there, own), i)
-        meet(shared, own, peers, 1)  # both have all in their streams
+        meet(shared, own, peers, 1)  # both have enqueued everything
         start = time.perf_counter()
         set_counter(shared, GATE, 1)
         driver.sync()
         spent = time.perf_counter() - start
-        meet(shared, own, peers, 2)  # nobody leaves before
+        meet(shared, own, peers, 2)  # no process leaves before
         return 1e6 * spent / QUEUED
 
     pid = in_child(lambda: play(8, 0))
@@ -141,12 +142,12 @@ def play_between_processes(prepare, do):
 
 
 def values_between_processes():
-    """What ranks that share a GPU do."""
+    """The pattern of ranks that share a GPU."""
     return "%.1f us a round" % play_between_processes(lambda driver: None, lambda driver, nothing: None)
 
 
 def turns_of_two_processes():
-    """Each in turn fills some memory: what it costs that processes on one GPU run one at a time."""
+    """Each in turn fills some memory: the cost of running processes on one GPU one at a time."""
     def fill(driver, memory):
         driver.call("cuMemsetD8Async", memory, ctypes.c_ubyte(7), ctypes.c_size_t(MIB), driver.stream)
 
@@ -192,7 +193,7 @@ def memory_by_ipc():
 
 
 def find_bytes(driver, opened, offsets, wanted):
-    """Where they are behind the address that was opened: the words for it."""
+    """Describes the offsets of the blocks behind the opened address."""
     found = []
     for offset in sorted(offsets):
         try:
@@ -204,7 +205,8 @@ def find_bytes(driver, opened, offsets, wanted):
 
 
 def import_blocks(data, offsets):
-    """What another process finds by the two handles, and whether the second's memory outlives the first's."""
+    """What another process finds through the two handles, and whether the second's memory remains valid after the
+    first's is closed."""
     driver, opened, words = Driver(), [], []
     for name, begin, wanted in (("the first", 0, b"aaaa"), ("the second", 64, b"bbbb")):
         try:
@@ -225,7 +227,7 @@ def import_blocks(data, offsets):
 
 
 def blocks_by_ipc(size):
-    """Two blocks that may be parts of one chunk: are they told apart by handles, bases, numbers?"""
+    """Two blocks that may be parts of one chunk: whether handles, bases and numbers distinguish them."""
     to_child, to_parent = os.pipe(), os.pipe()
 
     def importer():
@@ -257,7 +259,8 @@ def blocks_by_ipc(size):
 
 
 def freed_while_mapped():
-    """The owner frees memory that a peer maps: is it given back at once, or when the peer closes it? What does closing cost?"""
+    """The owner frees memory that a peer maps: whether it is freed at once, or when the peer closes it, and the time
+    of closing."""
     to_child, to_parent = os.pipe(), os.pipe()
     size = 512 * MIB
 
@@ -265,7 +268,7 @@ def freed_while_mapped():
         driver = Driver()
         opened = open_handle(driver, os.read(to_child[0], 64))
         os.write(to_parent[1], b"o")
-        os.read(to_child[0], 1)  # it is freed
+        os.read(to_child[0], 1)  # memory is freed
         words = "the peer then reads %s" % ("its bytes" if find_bytes(driver, opened, {0}, b"here") == "+0" else "OTHER bytes")
         before, start = driver.free_bytes(), time.monotonic()
         code = driver.code("cuIpcCloseMemHandle", opened)
@@ -320,7 +323,7 @@ def map_handle(driver, handle, size):
 
 
 def memory_by_file_descriptor():
-    """The newer way, which Tutti does not use: is it there where the older is not?"""
+    """The newer API, which Tutti does not use: whether it is available where the older one is not."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
 
     def importer():
@@ -365,7 +368,7 @@ def stream_is_captured():
 
 
 def a_killed_process():
-    """How soon is the death known of a process that uses the GPU, and is the GPU free for others then?"""
+    """How soon the death of a process that uses the GPU is known, and whether the GPU is free for others then."""
     reader, writer = os.pipe()
 
     def victim():

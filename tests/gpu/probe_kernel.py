@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What Tutti needs of the kernel, tried one by one: containers and sandboxes may lack some of it.
+"""Features of the kernel that Tutti needs, tested one by one: containers and sandboxes may lack some.
 
-Prints a line per probe, "name: yes", or "name: NO: reason"; nothing is left behind. Exits with 0: what is missing is for the
-reader to weigh. Each probe runs in a process of its own, for at most 5 s.
+Prints a line per probe, "name: yes", or "name: NO: reason"; leaves nothing behind. Exits with 0, since the reader
+decides whether a missing feature matters. Each probe runs in its own process, for at most 5 s.
 """
 import array
 import ctypes
@@ -34,7 +34,7 @@ def call(name, result):
 
 
 def system_call(name, number, *arguments):
-    """All arguments are whole words: of smaller ones the rest would be anything."""
+    """All arguments are whole words: the upper bits of smaller ones would be undefined."""
     words = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     return call(name, LIBC.syscall(ctypes.c_long(number), *words))
 
@@ -93,13 +93,13 @@ def futex_between_processes():
             try:
                 system_call("futex", FUTEX, word, 0, 0, timeout, 0, 0)
             except BlockingIOError:
-                pass  # it has changed meanwhile
+                pass  # the value has changed meanwhile
 
     pid = in_child(wait)
     time.sleep(0.1)
     struct.pack_into("i", shared, 0, 1)
     if system_call("futex", FUTEX, word, 1, 1, 0, 0, 0) != 1:
-        raise OSError("nobody was woken")
+        raise OSError("no thread was woken")
     expect_end(pid)
 
 
@@ -164,7 +164,7 @@ def children_end_with_their_parent():
             os.write(writer, b"x")
             time.sleep(30)
             os._exit(0)
-        os.read(reader, 1)  # it has asked for the signal
+        os.read(reader, 1)  # the child has requested the signal
         os.write(writer, struct.pack("i", grandchild))
 
     expect_end(in_child(parent))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What NVIDIA's MPS changes for processes that share a GPU: the same questions as without, under a daemon of our own.
+"""The effect of NVIDIA's MPS on processes that share a GPU: the same questions as without it, under our own daemon.
 
-The daemon has a folder of its own for its pipes and logs, is told to quit at the end, and no setting of the GPU is touched. A guard
-ends it, too, when this program is killed. Prints a line per question, "question: answer". Needs libcuda.so.1, a GPU and
-nvidia-cuda-mps-control, else it says so and exits with 77.
+The daemon has its own folder for pipes and logs, is asked to quit at the end, and no setting of the GPU is changed. A
+guard ends it if this program is killed. Prints a line per question, "question: answer". Needs libcuda.so.1, a GPU and
+nvidia-cuda-mps-control, else prints so and exits with 77.
 """
 import os
 import shutil
@@ -29,7 +29,7 @@ def find():
 
 
 def processes_of(folder):
-    """Pids of daemons and servers whose pipes are in our folder: nobody else's are."""
+    """Pids of daemons and servers whose pipes are in our folder: these are only ours."""
     found, wanted = [], ("%s=%s" % (PIPES, folder)).encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -47,7 +47,7 @@ def processes_of(folder):
 
 
 def control(path, command, environment, limit_s):
-    """What the daemon answers to a command, or why it does not."""
+    """The daemon's reply to a command, or why there is none."""
     try:
         done = subprocess.run([path], input=command + "\n", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
                               text=True, timeout=limit_s, check=False)
@@ -57,7 +57,7 @@ def control(path, command, environment, limit_s):
 
 
 def end(path, folder, environment):
-    """Politely, then by force; returns words about it."""
+    """Ends it by its command, then by signals; returns a description."""
     if processes_of(folder):
         control(path, "quit", environment, QUIT_S)
     for signal_number, words in ((0, "it has quit"), (signal.SIGTERM, "it was ENDED by SIGTERM"), (signal.SIGKILL, "it was KILLED")):
@@ -76,7 +76,7 @@ def end(path, folder, environment):
 
 
 def guard(path, folder, environment):
-    """A process in a session of its own that ends the daemon when this one is gone, however it went."""
+    """A process in its own session that ends the daemon when this process has ended, for whatever reason."""
     parent = os.getpid()
     pid = os.fork()
     if pid > 0:
@@ -91,7 +91,7 @@ def guard(path, folder, environment):
 
 
 def start(path, environment):
-    """The words of its failure, or None. It goes into the background, with no file of ours open."""
+    """The text of its failure, or None. It runs in the background, with none of our files open."""
     with tempfile.TemporaryFile() as output:
         try:
             code = subprocess.run([path, "-d"], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, timeout=START_S,

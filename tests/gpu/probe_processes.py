@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What several processes do to each other on one GPU: the way of a value from one's stream to the other's, kernels at the same time, and
-how long a process takes to end while one of its streams waits. Nothing of Tutti is in between.
+"""How several processes on one GPU affect each other: a value's path from one process's stream to the other's,
+concurrent kernels, and how long a process takes to end while one of its streams waits. Does not use Tutti.
 
-Prints a line per question, "question: answer". Processes are forked before any of them starts CUDA, and none outlives its question.
-Needs libcuda.so.1 and a GPU, else it says so and exits with 77.
+Prints a line per question, "question: answer". Processes are forked before any of them starts CUDA, and end with
+their question. Needs libcuda.so.1 and a GPU, else prints so and exits with 77.
 """
 import ctypes
 import mmap
@@ -18,18 +18,18 @@ from probing import ask, in_child, wait_until
 from scene import GATE, Scene
 
 LIMIT_S = 12
-EXIT_S = 4                   # a process that has not ended by then stands still
-MEET_S = 6                   # for the other process to start CUDA
-ROUND_S = 1                  # for one round of a few microseconds
-ROUNDS = 100                 # which all wait in streams: fewer than those hold
+EXIT_S = 4                   # a process that has not ended by then hangs
+MEET_S = 6                   # time for the other process to start CUDA
+ROUND_S = 1                  # limit for one round of a few microseconds
+ROUNDS = 100                 # all wait in streams: fewer than their capacity
 BYTES = 1 << 16
-FIRST, MIDDLE, LAST, MEETING = 0, 8, 16, 64  # indices of counters, in cache lines of their own
+FIRST, MIDDLE, LAST, MEETING = 0, 8, 16, 64  # indices of counters, each in its own cache line
 NEVER = 1 << 40
 WORK_MS = 15
 
 
 class Meeting:
-    """Two processes that go on together: memory for counters, which each of them maps."""
+    """Two processes that proceed together: memory for counters, which both map."""
 
     def __init__(self):
         self.fd = os.memfd_create("probe")
@@ -48,7 +48,7 @@ class Meeting:
 # ------------------------------------------------------------------------------------------------ ways of a value
 
 def hop(scene, there, stream, source, target, between):
-    """Puts all rounds into a stream: each waits for the source's value, and passes it on."""
+    """Enqueues all rounds in a stream: each waits for the source's value, and forwards it."""
     for i in range(1, ROUNDS + 1):
         scene.driver.wait_value(at(there, source), i, stream)
         between(scene, stream)
@@ -71,7 +71,7 @@ BETWEEN = (("nothing in between", lambda scene, stream: None), ("a kernel in eac
 
 
 def ways():
-    """Each with counters of its own: (words, what comes in between, the first, the one in the middle, the last)."""
+    """Each with its own counters: (name, what comes in between, the first, the middle, the last)."""
     return [(words, between, 24 * i + FIRST, 24 * i + MIDDLE, 24 * i + LAST) for i, (words, between) in enumerate(BETWEEN)]
 
 
@@ -97,7 +97,7 @@ def way_in_two_processes():
         for step, (_, between, _, middle, last) in enumerate(ways(), 1):
             hop(scene, there, scene.driver.stream, middle, last, between)
             meeting.meet(step)
-        meeting.meet(len(BETWEEN) + 1)  # nobody leaves before
+        meeting.meet(len(BETWEEN) + 1)  # no process leaves before
 
     pid = in_child(pass_on)
     scene, there = enter(0)
@@ -112,7 +112,8 @@ def way_in_two_processes():
 # ---------------------------------------------------------------------------------------------- kernels at once
 
 def kernels_at_once():
-    """Each process runs a kernel of one block and one thread, alone and then both: beside each other, or in turns?"""
+    """Each process runs a kernel of one block and one thread, first alone and then both: whether they run
+    concurrently or in turns."""
     meeting = Meeting()
 
     def work(scene, kernel, rounds):
@@ -154,14 +155,14 @@ def kernels_at_once():
 
 def leave(how):
     if how == "exit":
-        ctypes.CDLL(None).exit(0)  # with what the driver does at the end of a program
+        ctypes.CDLL(None).exit(0)  # includes the driver's work at the end of a program
     if how == "_exit":
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_of_a_process(how, waits):
-    """Seconds from its last statement until its parent is told."""
+    """Seconds from its last statement until its parent is notified."""
     reader, writer = os.pipe()
 
     def body():

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How many streams can wait for a value before a further one, which waits for nothing, stands still: streams share the hardware's
-queues, whose number CUDA_DEVICE_MAX_CONNECTIONS sets. And do priorities have queues of their own? Nothing of Tutti is in between.
+"""How many streams can wait for a value before another one, which waits for nothing, is blocked: streams share the
+hardware's queues, whose number CUDA_DEVICE_MAX_CONNECTIONS sets. Also whether priorities have their own queues. Does
+not use Tutti.
 
-Prints a line per question, "question: answer"; each setting is tried in a process of its own. All streams wait behind one gate that the
-host opens. Needs libcuda.so.1 and a GPU, else it says so and exits with 77.
+Prints a line per question, "question: answer"; each setting is tested in its own process. All streams wait behind one
+gate that the host opens. Needs libcuda.so.1 and a GPU, else prints so and exits with 77.
 """
 import os
 import time
@@ -14,13 +15,13 @@ from scene import STUCK_S, Scene
 
 LIMIT_S = 8
 MOST = 96                    # streams that wait
-MORE = 16                    # streams that are tried when one has stood still
-RUNS_S = 0.04                # a write that has not happened by then is not going to
-ENDS = 200                   # index of the first counter of those that tell the end
+MORE = 16                    # streams that are tested after one was blocked
+RUNS_S = 0.04                # a write that has not happened by then never happens
+ENDS = 200                   # index of the first of the counters that signal the end
 
 
 class Streams:
-    """Streams of one scene, and whether what is put into them runs."""
+    """Streams of one scene, and whether work enqueued in them runs."""
 
     def __init__(self, setting):
         os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
@@ -29,7 +30,7 @@ class Streams:
         self.scene, self.turn, self.waiting = Scene(), 0, []
 
     def count_running(self, streams):
-        """How many of them write a value within RUNS_S. The writes of the others are left in them."""
+        """How many of them write a value within RUNS_S. The writes of the others stay enqueued."""
         self.turn += 1
         for index, stream in enumerate(streams):
             self.scene.driver.write_value(self.scene.at(index), self.turn, stream)
@@ -48,7 +49,7 @@ class Streams:
         self.waiting += streams
 
     def open(self):
-        """All go on, and are waited for: a value at the end of each tells it, so that no call can stand still."""
+        """Releases all streams and waits for them by a value at the end of each, so that no call can hang."""
         self.scene.open()
         self.turn += 1
         for index, stream in enumerate(self.waiting):
@@ -59,7 +60,7 @@ class Streams:
 
 
 def until_one_stands(streams, make):
-    """What a user sees who makes one stream after the other."""
+    """What happens if a user makes one stream after the other."""
     for number in range(MOST):
         stream = streams.scene.driver.stream if number == 0 else make()
         if streams.count_running([stream]) == 0:

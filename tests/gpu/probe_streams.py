@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""How the driver behaves where Tutti's design depends on it and NVIDIA's manuals say little: streams that wait for values, calls of
-other threads meanwhile, the room in a stream, and what launches cost. Nothing of Tutti is in between.
+"""Behaviour of the driver on which Tutti's design depends and that NVIDIA's manuals hardly document: streams that
+wait for values, calls of other threads meanwhile, the capacity of a stream, and the cost of launches. Does not use
+Tutti.
 
-Prints a line per question, "question: answer"; each is asked in a process of its own. A stream waits behind a gate, a counter that
-the host or a timer raises: so nothing here can wait for ever. Needs libcuda.so.1 and a GPU, else it says so and exits with 77.
+Prints a line per question, "question: answer"; each runs in its own process. A stream waits behind a gate, which is a
+counter that the host or a timer raises, so nothing can wait forever. Needs libcuda.so.1 and a GPU, else prints so and
+exits with 77.
 """
 import ctypes
 import mmap
@@ -16,15 +18,16 @@ from scene import GEQ, HEAD_START_S, HELD_S, WAIT_64, WRITE_64, Call, Operation,
 
 LIMIT_S = 12
 MOST_QUEUED = 20000
-SETTLED_S = 0.25             # no call has returned for so long: they are blocked
+SETTLED_S = 0.25             # if no call has returned for this time, they are blocked
 KIB, MIB = 1 << 10, 1 << 20
 
 
 # ------------------------------------------------------------------------------- what holds up calls of other threads
 
 def beside(scene, waiting, first, then, patience_s):
-    """Answers about two calls in two threads, the second 50 ms after the first, while a stream waits for its gate. The gate opens when
-    the second has returned, and the first, too, or has had its time: so it costs little where nothing is held up."""
+    """Answers about two calls in two threads, the second 50 ms after the first, while a stream waits for its gate.
+    The gate opens when both have returned, or their time is over, so the question takes little time if nothing is
+    blocked."""
     calls = [Call(scene.driver, first), Call(scene.driver, then)]
     scene.shut(waiting)
     scene.fill(waiting)
@@ -42,7 +45,7 @@ def beside(scene, waiting, first, then, patience_s):
 
 
 def other_calls(scene):
-    """What ranks that are threads go on with: (words, call)."""
+    """The next calls of ranks that are threads: (name, call)."""
     driver, other, idle, event = scene.driver, scene.driver.make_stream(), scene.driver.make_stream(), scene.driver.make_event()
     scene.fill(other)
     driver.call("cuEventRecord", event, other)
@@ -56,7 +59,7 @@ def other_calls(scene):
 
 
 def calls_beside(prepare, waiting_of=lambda scene: scene.driver.stream):
-    """`prepare(scene, waiting)` gives the first call; `waiting_of(scene)` the stream that waits."""
+    """`prepare(scene, waiting)` returns the first call; `waiting_of(scene)` the stream that waits."""
     scene = Scene()
     yield from answers_beside(scene, prepare, waiting_of(scene))
 
@@ -115,7 +118,8 @@ def wait_beside_a_wait():
 
 
 def copies_beside_a_wait(copy, sizes, pinned=False, waiting_of=lambda scene: scene.driver.stream):
-    """The first call is copy(driver, the GPU's memory, the host's, bytes, the stream that waits). What is not pinned is of malloc."""
+    """The first call is copy(driver, the GPU's memory, the host's, bytes, the stream that waits). Memory that is not
+    pinned is malloc'd."""
     def prepare_with(size):
         def prepare(scene, waiting):
             there = scene.driver.alloc(size)
@@ -147,7 +151,7 @@ def from_host(driver, there, here, size, stream):
 
 
 def first_beside_a_wait(operation):
-    """The driver loads kernels of its own when it first needs them. Nothing of the kind has run in this process."""
+    """The driver loads its own kernels when it first needs them. None has run in this process."""
     scene = Scene(warm=False)
     other = scene.driver.make_stream()
     scene.shut(scene.driver.stream)
@@ -167,13 +171,13 @@ def first_beside_a_wait(operation):
                            "RUN ONLY when the gate opens")
     scene.open()
     ran.end()
-    scene.driver.sync()  # the counters are there as long as a stream reads them
+    scene.driver.sync()  # keep the counters as long as a stream reads them
 
 
 # --------------------------------------------------------------------------------------------- room in a stream
 
 def room(scene, enqueue):
-    """How many calls return while the stream waits, and what a launch in another stream takes when no more do."""
+    """How many calls return while the stream waits, and the time of a launch in another stream when no more do."""
     driver, done, stop = scene.driver, [0], []
     other = driver.make_stream()
 
@@ -214,7 +218,8 @@ def room_in_a_stream():
 # ------------------------------------------------------------------------------------------------ many streams
 
 def chain_goes(scene, streams, turn):
-    """Stream i waits for i + 1, and the last one, given its work last, for none: microseconds, or None where they are stuck."""
+    """Stream i waits for i + 1, and the last one, which gets its work last, for none: microseconds, or None if they
+    are stuck."""
     driver, n = scene.driver, len(streams)
     for i, stream in enumerate(streams):
         if i + 1 < n:
@@ -226,7 +231,7 @@ def chain_goes(scene, streams, turn):
         pass
     spent = time.perf_counter() - start
     stuck = counter(scene.shared, 0) < turn
-    for i in range(n):  # lets all go that are stuck
+    for i in range(n):  # releases all that are stuck
         set_counter(scene.shared, i, turn)
     for stream in streams:
         driver.sync(stream)
@@ -252,7 +257,7 @@ PEERS, ROUNDS = 7, 12
 
 
 def one_batch_or_single():
-    """A round is what a rank of eight does: it waits for seven values, and writes one."""
+    """A round is the work of one of eight ranks: it waits for seven values, and writes one."""
     scene = Scene()
     driver = scene.driver
     waits = [Operation(WAIT_64, scene.at(8 + i).value, 0, GEQ) for i in range(PEERS)]
@@ -282,7 +287,7 @@ def one_batch_or_single():
 
 
 def nodes_of_a_graph():
-    """The time between kernels that wait for each other is a step's least: so many kernels, so many times this."""
+    """The time between dependent kernels is a lower bound of a step: this time multiplied by the number of kernels."""
     scene = Scene()
     driver, stream, nodes, words = scene.driver, scene.driver.stream, 64, []
     for name, work in (("empty kernels", scene.launch), ("fills of 4 KiB", scene.fill)):

@@ -1,11 +1,11 @@
-"""One question to the machine, in a process of its own: what it does, and what it kills, is its own affair."""
+"""One question to the machine, in its own process, so that it can change and kill processes without side effects."""
 import os
 import select
 import signal
 import sys
 import time
 
-STUCK_S = 3  # who is in the middle of a driver's call may not even be killed
+STUCK_S = 3  # a process inside a driver's call may not even be killable
 
 
 def in_child(body):
@@ -22,7 +22,7 @@ def in_child(body):
 
 
 def run(name, probe, limit_s):
-    """Asks whether that works: "name: yes", with words of the probe's, or "name: NO: reason"."""
+    """Asks whether that works: prints "name: yes", with the probe's text, or "name: NO: reason"."""
     def answered():
         words = probe()
         return "yes" + (": " + words if words else "")
@@ -31,8 +31,8 @@ def run(name, probe, limit_s):
 
 
 def ask(name, probe, limit_s):
-    """In a process of its own, whose answer is a line; after limit_s seconds all that it has started is killed. A probe returns its
-    answer, or yields it part by part: what it has told by then is kept when it fails or stands still."""
+    """Runs in its own process, whose answer is a line; after limit_s seconds everything that it has started is
+    killed. A probe returns its answer, or yields it part by part: the parts so far are kept if it fails or hangs."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
@@ -41,7 +41,7 @@ def ask(name, probe, limit_s):
             os.setpgid(0, 0)
             os.close(reader)
             tell(probe, writer)
-        finally:  # whatever happens, the child must not return
+        finally:  # the child must not return in any case
             os._exit(0)
     os.close(writer)
     text, ended = read_until_end(reader, limit_s)
@@ -59,7 +59,7 @@ def ask(name, probe, limit_s):
     print("%s: %s" % (name, text), flush=True)
 
 
-END = "\0"  # behind an answer: the pipe's end may be late, since children of the probe have it open, too
+END = "\0"  # after an answer: the pipe's end may be late, since children of the probe have it open, too
 
 
 def tell(probe, writer):
@@ -74,13 +74,13 @@ def tell(probe, writer):
         for part in [answer] if isinstance(answer, str) else answer:
             write((", " if told else "") + part)
             told = "; "
-    except BaseException as error:  # noqa: whatever it is, it is the answer
+    except BaseException as error:  # noqa: any exception is the answer
         write("%sNO: %s" % (told, error))
     write(END)
 
 
 def read_until_end(reader, limit_s):
-    """(the text, True); or None in place of True where the writer ended without END, or False where the time was over."""
+    """(the text, True); or None in place of True if the writer ended without END, or False if the time was over."""
     text, end = b"", time.monotonic() + limit_s
     while not text.endswith(END.encode()):
         left = end - time.monotonic()
@@ -94,7 +94,7 @@ def read_until_end(reader, limit_s):
 
 
 def wait_until(condition, limit_s, what, nap_s=0.0):
-    """Asks again and again; after limit_s seconds that is an error. Without naps it sees a change within a microsecond."""
+    """Polls the condition; fails after limit_s seconds. Without naps it sees a change within a microsecond."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:

@@ -1,5 +1,5 @@
-"""The report: markdown, written anew when a step begins and when it has ended, so that what is known stays known whatever happens
-next."""
+"""The report: markdown, written again when a step begins and when it has ended, so that results are kept whatever
+happens next."""
 import os
 import time
 
@@ -18,10 +18,10 @@ class Stage:
     def __init__(self, name, words):
         self.name, self.words = name, words
         self.steps = []  # (name, state, seconds, words)
-        self.answers = []  # (question, answer): what a step found out, a row each
+        self.answers = []  # (question, answer): a step's results, a row each
         self.blocks = []  # (title, text)
         self.start, self.seconds, self.running = time.monotonic(), 0.0, True
-        self.step = None  # the one under way
+        self.step = None  # the step in progress
 
     def state(self):
         states = {step[1] for step in self.steps} | ({"running"} if self.running else set())

@@ -1,6 +1,7 @@
-"""What the probes of streams share: a driver with counters, kernels and a gate, and calls in threads of their own.
+"""Shared by the probes of streams: a driver with counters, kernels and a gate, and calls in their own threads.
 
-A stream waits behind a gate, a counter that the host raises by a plain store: so nothing here can wait for ever.
+A stream waits behind a gate, which is a counter that the host raises by a plain store, so nothing here can wait
+forever.
 """
 import ctypes
 import mmap
@@ -10,12 +11,12 @@ import time
 from driver import Driver, at, set_counter
 
 HELD_S = 0.3                 # how long a gate stays shut for a call that does not return
-HEAD_START_S = 0.05          # of a first call, before another one begins
-STUCK_S = 4                  # after its gate was opened, whatever waited has ended
+HEAD_START_S = 0.05          # time of a first call, before another one begins
+STUCK_S = 4                  # after its gate was opened, everything that waited has ended within this time
 GATE = 500                   # index of a counter
 WAIT_64, WRITE_64, GEQ = 4, 5, 0
-# "spin" writes `value` to `started` once and ends after so many nanoseconds. "work" counts, and takes what its rounds take: the clock
-# goes on while another process's kernels run, this count does not.
+# "spin" writes `value` to `started` once and ends after a number of nanoseconds. "work" counts rounds: the clock
+# continues while another process's kernels run, this count does not.
 KERNELS = b""".version 7.0
 .target sm_75
 .address_size 64
@@ -75,8 +76,8 @@ def batch(driver, operations):
 
 
 class Scene:
-    """A driver, counters that it knows, memory, kernels, and a gate. `warm`: a kernel and a fill have run once. Where that is what
-    a probe asks about, no kernel is loaded."""
+    """A driver, counters that it has registered, memory, kernels, and a gate. `warm`: a kernel and a fill have run
+    once. Without it no kernel is loaded, for probes that ask about that."""
 
     def __init__(self, warm=True):
         self.driver = Driver()
@@ -95,7 +96,7 @@ class Scene:
         return at(self.there, index)
 
     def shut(self, stream):
-        """The stream waits until the gate is opened next."""
+        """The stream waits until the gate is next opened."""
         self.driver.wait_value(self.at(GATE), self.opened + 1, stream)
 
     def open(self):
@@ -110,7 +111,7 @@ class Scene:
                          stream)
 
     def load(self):
-        """(a module, its kernel that does nothing)"""
+        """(a module, its empty kernel)"""
         module = ctypes.c_void_p()
         self.driver.call("cuModuleLoadData", ctypes.byref(module), KERNELS)
         return module, self.function(b"nothing", module)
@@ -128,7 +129,7 @@ class Scene:
                          ctypes.c_uint(0), stream, places, None)
 
     def capture(self, body):
-        """(the graph of what the body puts into the driver's stream, the same ready to be launched)"""
+        """(the graph of the work that the body enqueues in the driver's stream, its executable)"""
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self.driver.call("cuStreamBeginCapture_v2", self.driver.stream, 1)
         body()
@@ -138,8 +139,8 @@ class Scene:
 
 
 class Call:
-    """A call in a thread of its own, which has entered the context before it is told to go. `spent` are seconds, once it has
-    returned."""
+    """A call in its own thread, which has entered the context before the call starts. `spent` is its time in seconds,
+    once it has returned."""
 
     def __init__(self, driver, body):
         self.driver, self.body = driver, body
@@ -172,7 +173,7 @@ class Call:
         return not self.thread.is_alive()
 
     def end(self):
-        """Its gate is open: whatever it is, it has to return."""
+        """Its gate is open: the call must return."""
         if not self.has_returned(STUCK_S):
             raise OSError("a call stands still for %d s after the gate was opened" % STUCK_S)
 

@@ -1,5 +1,5 @@
-"""The stages of the check, in their order. Each is a function of the check (see there), told with its limit in seconds, the seconds
-that are kept for it while others run, and what it is about."""
+"""The stages of the check, in their order. Each is a function of the check (see there), listed with its limit in
+seconds, the seconds that are reserved for it while others run, and its description."""
 import glob
 import importlib.util
 import os
@@ -69,7 +69,7 @@ def has_header(name):
 
 
 def plain_libraries(check):
-    """Small ones of our own in place of CBLAS and zlib, for the host's part of the trainer: slow, but there."""
+    """Our own small replacements of CBLAS and zlib, for the host's part of the trainer: slow, but available."""
     found = []
     plain = os.path.join(HERE, "plain")
     for name, header, variables in (("cblas", "cblas.h", ("TUTTI_CBLAS_INCLUDE", "TUTTI_CBLAS_LIBRARY")),
@@ -88,7 +88,7 @@ def plain_libraries(check):
 
 
 def packages_folder():
-    """Where Python's packages have a folder nvidia, with NCCL and cuBLAS; None: nowhere."""
+    """The folder nvidia of Python's packages, with NCCL and cuBLAS, or None."""
     for folder in sys.path:
         if glob.glob(os.path.join(folder or ".", "nvidia", "*", "include")):
             return os.path.abspath(folder)
@@ -102,7 +102,7 @@ def packaged_library(pattern):
 
 
 def configure(check):
-    """And starts to compile, beside the stages that need nothing of it."""
+    """Configures and starts to compile, in parallel with the stages that do not need the programs."""
     arguments = ["cmake", "-S", check.source, "-B", check.build, "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_TESTS=ON"]
     if shutil.which("ninja"):
         arguments += ["-G", "Ninja"]
@@ -121,7 +121,7 @@ def configure(check):
     if missing:
         check.report.add_answers(check.stage, [("not built", ", ".join(missing))])
     go_on = ["--", "-k", "0"] if os.path.exists(os.path.join(check.build, "build.ninja")) else ["--", "-k"]
-    jobs = max(check.options.jobs - 3, 1)  # the probes have times, too
+    jobs = max(check.options.jobs - 3, 1)  # the probes measure times, too
     log = os.path.join(check.folder, "compile.log")
     open(log, "wb").close()
     check.compiling = steps.Command(["cmake", "--build", check.build, "-j", str(jobs), "--target"] + targets + go_on, log,
@@ -150,7 +150,7 @@ def known_targets(check):
 # ---------------------------------------------------------------------------------------------- Criterion's tests
 
 def told(output):
-    """The sum, and what failed or was skipped, in a line."""
+    """The sum, and what failed or was skipped, in one line."""
     sums = re.findall(r"Tested: .*", output)
     words = [sums[-1].replace("Tested: ", "of ").replace(" | ", ", ")] if sums else []
     words += re.findall(r"(?:\[FAIL\]|not so:|ended by signal|not done after) ?(.*)", output)[:3]
@@ -295,8 +295,8 @@ def trainer(check):
 
 
 def all_reduce_times(check, name, *options, before=()):
-    """Small and large apart: large ones are fewer, since they take long where something is wrong. before: words of a command that
-    runs the program."""
+    """Small and large ones separately: there are fewer large ones, since they take long if something is wrong.
+    before: words of a command that runs the program."""
     device = [] if check.options.standin else ["--device", "cuda"]
     for least, most, rounds in (("8", "32K", "200"), ("1M", "64M", "30")):
         path = new_file(check, "all_reduce-%s-%s.csv" % (name.replace(" ", "-"), least))
@@ -316,7 +316,7 @@ def benchmarks(check):
         return
     if check.background is not None and check.background.is_running():
         check.report.add_answers(check.stage, [("processor", "PyTorch's backend is still being built beside the first of these")])
-    if check.options.standin:  # on the host's memory, whose times go nowhere
+    if check.options.standin:  # on host memory, whose times are not reported
         check.step("all_reduce", [check.program("all_reduce_perf"), "-t", "2", "-b", "8", "-e", "64K", "-f", "8"], 30,
                    summary=bandwidth)
         return
@@ -337,7 +337,7 @@ def benchmarks(check):
 
 
 def new_file(check, name):
-    """Its path; programs do not write over what is there."""
+    """Its path, which must not exist: programs do not overwrite files."""
     path = os.path.join(check.folder, name)
     if os.path.exists(path):
         os.remove(path)
@@ -357,7 +357,7 @@ def lenet_times(check):
 # -------------------------------------------------------------------------------------------- where a step's time goes
 
 def traced(check, library, name, words, summary=steps.last_line, **environment):
-    """What kernel_times.read gives of a command; None: it failed."""
+    """The result of kernel_times.read for a command; None if it failed."""
     prefix = os.path.join(check.folder, "kernel-times")
     kernel_times.clear(prefix)
     result = check.step(name, words, 25, dict(environment, CUDA_INJECTION64_PATH=library, TUTTI_KERNEL_TIMES=prefix), summary)
@@ -398,7 +398,7 @@ def torch_site(check):
 
 
 def start_torch_build(check):
-    """In the background: it needs the processor, what comes next the GPU."""
+    """In the background: it needs the processor, the next stages need the GPU."""
     if check.options.standin or (check.options.only and "torch" not in check.options.only) or "torch" in check.options.skip:
         return
     environment = dict(check.environment, CMAKE_BUILD_PARALLEL_LEVEL=str(max(check.options.jobs - 2, 1)),

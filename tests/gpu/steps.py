@@ -1,7 +1,8 @@
-"""Commands with a time limit: each in a session of its own, of which nothing is left when it has ended, one way or the other.
+"""Commands with a time limit: each in its own session, whose processes have all ended when the command has ended for
+any reason.
 
-Their output goes to the end of a file, which several that run one after the other may share: so it is all there whenever we are
-killed, and then they are, too.
+Their output is appended to a file, which several consecutive commands may share, so it is complete if this process is
+killed; the commands are then killed, too.
 """
 import collections
 import ctypes
@@ -12,8 +13,8 @@ import subprocess
 import time
 
 SKIPPED = 77
-GRACE_S = 2  # from the polite signal to the other
-MOST_BYTES = 1000000  # of a command's output that are kept
+GRACE_S = 2  # from SIGTERM to SIGKILL
+MOST_BYTES = 1000000  # bytes of a command's output that are kept
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
@@ -22,7 +23,7 @@ Result = collections.namedtuple("Result", "state seconds output")
 
 
 def processes_of_session(session):
-    """Pids; children that have groups of their own are among them."""
+    """Pids, including children that have their own process groups."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -50,12 +51,12 @@ def end_session(session, signal_number):
 
 
 def end_with_us():
-    """In the child: whoever kills us cannot know of its session."""
+    """In the child: ends it if this process is killed, since its session is unknown to the killer."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Command:
-    """A command that has been started, with its output behind what the file `log` holds."""
+    """A started command, whose output is appended to the file `log`."""
 
     def __init__(self, words, log, environment=None, folder=None):
         self.log, self.start = log, time.monotonic()
@@ -79,7 +80,7 @@ class Command:
             return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", file.read(2 * MOST_BYTES).decode(errors="replace"))
 
     def trim(self):
-        """Who writes without end leaves the first and the last of it."""
+        """Of endless output, keeps the beginning and the end."""
         with open(self.log, "r+b") as file:
             written = file.seek(0, os.SEEK_END) - self.begin
             if written <= MOST_BYTES:
@@ -91,7 +92,7 @@ class Command:
             file.truncate()
 
     def wait(self, limit_s):
-        """Its result; after limit_s from now it is ended. Ctrl-C ends it, too."""
+        """Returns its result; ends it after limit_s from now. Ctrl-C ends it, too."""
         if self.process is None:
             return Result("failed", 0, self.output())
         state = "late"
@@ -119,7 +120,7 @@ class Command:
                 self.process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 pass
-        for _ in range(200):  # they end a moment after the signal
+        for _ in range(200):  # processes end a moment after the signal
             end_session(session, signal.SIGKILL)
             if self.process.poll() is not None and not processes_of_session(session):
                 return

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""PyTorch's tensors on a GPU through Tutti: collectives, DDP and FSDP2 with some ranks on one GPU, next to what they must give.
+"""PyTorch's tensors on a GPU through Tutti: collectives, DDP and FSDP2 with several ranks on one GPU, compared with
+expected results.
 
     torch_cuda.py --ranks 2 [--device cpu] [--only graph streams ...]
 
-Ranks are processes, spawned here; all use GPU 0. Collectives have results in closed form; DDP and FSDP2 must give the losses of
-one rank that trains with the whole batch, and with one rank also those of NCCL. A line for each part; exits with 0 if all are good.
+Ranks are processes, spawned here; all use GPU 0. Collectives have results in closed form; DDP and FSDP2 must have the
+losses of one rank that trains with the whole batch, and with one rank also those of NCCL. Prints a line for each
+part; exits with 0 if all are correct.
 """
 import argparse
 import datetime
@@ -28,7 +30,7 @@ LIMIT_S = 60
 
 
 class Place:
-    """Of a rank."""
+    """The device of a rank."""
 
     def __init__(self, rank, ranks, device, backend):
         self.rank, self.ranks, self.backend = rank, ranks, backend
@@ -86,7 +88,7 @@ def collectives(place):
 
 
 def streams(place):
-    """Calls on several streams, none of which waits for the other but where told; the caller's memory goes at once."""
+    """Calls on several streams, which wait for each other only where required; the caller's memory is freed at once."""
     if place.device.type != "cuda":
         return "not on this device"
     own = [torch.cuda.Stream() for _ in range(3)]
@@ -137,7 +139,7 @@ def batch_of(step):
 
 
 def train(place, model, ranks):
-    """Losses of the whole batch, whose part this rank computes."""
+    """Losses of the whole batch; this rank computes its part."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(STEPS):
@@ -184,7 +186,7 @@ def fsdp2(place):
 
 
 def as_nccl(place):
-    """The same with NCCL, where each rank has a GPU of its own: with one rank."""
+    """The same with NCCL if each rank has its own GPU: with one rank."""
     if place.ranks > 1 or place.device.type != "cuda":
         return "NCCL needs a GPU for each rank"
     group = dist.new_group([0], backend="nccl")
@@ -213,13 +215,13 @@ def speed(place):
 
 # ---------------------------------------------------------------------------------------------------- CUDA graphs
 
-MODES = ("global", "thread_local")  # of torch.cuda.graph
+MODES = ("global", "thread_local")  # modes of torch.cuda.graph
 REPLAYS = 5
-WARM_UP = 11  # steps of DDP before a capture, as PyTorch's notes on CUDA graphs ask
+WARM_UP = 11  # steps of DDP before a capture, as PyTorch's notes on CUDA graphs require
 
 
 def captured(place, mode, body):
-    """A graph of what the body enqueues. The end of a capture raises what was forbidden meanwhile."""
+    """A graph of the work that the body enqueues. The end of a capture raises the error of a forbidden call."""
     made = torch.cuda.CUDAGraph()
     place.sync()
     with torch.cuda.graph(made, capture_error_mode=mode):
@@ -331,7 +333,7 @@ def capture_beside_works(place, mode):
 
 
 class DdpSteps:
-    """Steps of DDP on memory that stays where it is, as a graph needs it. Two of them do the same."""
+    """Steps of DDP on memory at fixed addresses, as a graph requires. Two objects compute the same."""
 
     def __init__(self, place):
         self.place = place
@@ -354,7 +356,7 @@ class DdpSteps:
 
 
 def capture_ddp(place, mode):
-    """A whole step, captured and replayed, next to one that is not."""
+    """A whole step, captured and replayed, compared with one that is not."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -391,7 +393,7 @@ def graph(place):
     break those that follow."""
     if place.device.type != "cuda":
         return "not on this device"
-    dist.all_reduce(place.make([1.0]))  # the first one cannot be captured
+    dist.all_reduce(place.make([1.0]))  # the first step cannot be captured
     place.sync()
     words = []
     for mode in MODES:
@@ -429,7 +431,7 @@ def be_rank(rank, ranks, device, backend, port, only):
         if rank == 0 or state == "NO":
             print("%s: %s: %s (rank %d, %.1f s)" % (part.__name__, state, words, rank, time.monotonic() - start), flush=True)
         if failed and ranks > 1:
-            break  # who knows where the others are
+            break  # the state of the other ranks is unknown
     if not failed:
         dist.destroy_process_group()
     if rank == 0 or failed:
@@ -461,7 +463,7 @@ def main():
     try:
         while not started.join(timeout=1):
             pass
-    except Exception as error:  # noqa: what it was has been printed
+    except Exception as error:  # noqa: the error has been printed
         print(str(error).strip().splitlines()[-1])
         sys.exit(1)
 

@@ -19,7 +19,7 @@ enum { VICTIM = 1 };
 
 typedef struct scene {
     call call;
-    bool inside; /* the victim dies within the call, else before it */
+    bool inside; /* the victim dies within the call, otherwise before it */
     atomic_llong died_ns;
 } scene;
 
@@ -37,7 +37,7 @@ static void *die_soon(void *context) {
     return NULL;
 }
 
-/* The error that a survivor must see, `status` being what the first failing call gave. */
+/* Checks the error of a survivor; `status` is the result of its first failing call. */
 static tutti_status check_error(const ranks_context *context, tutti_status status) {
     char name[32], pid[32], text[1024];
     double after_s = (double)(tutti_now_ns() - atomic_load(&stage->died_ns)) / 1e9;
@@ -48,11 +48,11 @@ static tutti_status check_error(const ranks_context *context, tutti_status statu
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "%s: '%s' (%s)", call_text, tutti_status_name(status), text);
     RANKS_CHECK(strstr(text, name) != NULL && strstr(text, pid) != NULL, "%s: not named with pid %s: %s", call_text,
                 pid, text);
-    RANKS_CHECK(after_s < 2.0, "%s: told %.2f s after the death", call_text, after_s);
+    RANKS_CHECK(after_s < 2.0, "%s: the error came %.2f s after the death", call_text, after_s);
     return TUTTI_OK;
 }
 
-/* A broken communicator answers at once. */
+/* Checks that calls on a broken communicator fail at once. */
 static tutti_status check_broken(tutti_comm *comm) {
     int64_t start_ns = tutti_now_ns();
     int value = 0;
@@ -78,9 +78,9 @@ static tutti_status survive(ranks_context *context) {
     }
     TUTTI_TRY(call_prepare(&stage->call, context->rank, context->nranks, &state));
     tutti_status status = call_start(&state, context->comm, NULL);
-    while (context->rank == VICTIM) pause(); /* where its part needed no other rank */
+    while (context->rank == VICTIM) pause(); /* reached if its part needed no other rank */
     while (status == TUTTI_OK && atomic_load(&stage->died_ns) == 0) usleep(1000);
-    if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL); /* the call needed nothing of the victim */
+    if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL); /* the call needed nothing from the victim */
     status = check_error(context, status);
     call_release(&state);
     return status == TUTTI_OK ? check_broken(context->comm) : status;
@@ -96,15 +96,15 @@ static void run_deaths(bool inside, size_t count) {
     }
 }
 
-Test(failure_death, survivors_inside_a_small_collective_are_told) {
+Test(failure_death, survivors_inside_a_small_collective_get_an_error) {
     run_deaths(false, 10);
 }
 
-Test(failure_death, survivors_inside_a_large_collective_are_told) {
+Test(failure_death, survivors_inside_a_large_collective_get_an_error) {
     run_deaths(false, 300000);
 }
 
-Test(failure_death, a_death_inside_a_collective_is_told_to_those_who_come_later) {
+Test(failure_death, a_death_inside_a_collective_is_an_error_on_ranks_that_call_later) {
     run_deaths(true, 300000);
 }
 
@@ -148,7 +148,7 @@ Test(failure_death, works_under_way_end_with_the_error) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* ---------------------------------------------------------------------------------- what goes on well */
+/* ---------------------------------------------------------------------------------- what still works */
 
 static tutti_status go_on_without(ranks_context *context) {
     tutti_comm *rest;
@@ -193,7 +193,7 @@ Test(failure_death, the_dead_rank_of_a_split_is_named_by_its_number_in_the_job) 
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Leaves without goodbye, as a program does that simply ends. */
+/* Ends without destroying the communicator, as a program that simply exits. */
 static tutti_status leave_after_barrier(ranks_context *context) {
     if (context->rank == 2) usleep(2000);
     TUTTI_TRY(tutti_barrier(context->comm, NULL));

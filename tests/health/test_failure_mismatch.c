@@ -52,7 +52,7 @@ static tutti_status make(const one_call *c, tutti_comm *comm) {
     }
 }
 
-/* The call itself may go well on a rank that needed nothing of the odd one: then the next one tells. */
+/* The call itself may succeed on a rank that needs nothing from the odd rank: then the next call fails. */
 static tutti_status expect_mismatch(const mismatch *m, int index, tutti_comm *comm, int rank) {
     tutti_status status = make(rank == 1 ? &m->odd : &m->most, comm);
     if (status == TUTTI_OK) status = tutti_barrier(comm, NULL);
@@ -92,7 +92,7 @@ Test(failure_mismatch, kind_count_type_reduction_and_root_are_compared) {
     run(mismatches);
 }
 
-/* Rank 1 expects one element more from rank 0 than that one sends. */
+/* Rank 1 expects one element more from rank 0 than rank 0 sends. */
 static tutti_status wrong_v_count(ranks_context *context) {
     static _Thread_local int out[4][8], in[4][8];
     int n = context->nranks;
@@ -118,7 +118,7 @@ Test(failure_mismatch, counts_of_v_variants_are_compared_pairwise) {
     run(wrong_v_count);
 }
 
-/* One rank makes one call more than the others, which go on to another kind of call. */
+/* One rank makes one call more than the other ranks, which go on to another kind of call. */
 static tutti_status one_call_too_many(ranks_context *context) {
     int value = 0;
     if (context->rank == 2) value++;
@@ -131,6 +131,6 @@ static tutti_status one_call_too_many(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(failure_mismatch, a_call_too_many_is_found_at_the_next_one) {
+Test(failure_mismatch, a_surplus_call_is_found_at_the_next_one) {
     run(one_call_too_many);
 }

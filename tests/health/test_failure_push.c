@@ -1,6 +1,6 @@
 /*
- * A rank that stops while it writes into the others' buffers: they get their error, and when it goes on it writes into
- * nothing that they have allocated since.
+ * A rank that stops while it writes into the others' buffers: these ranks get their error, and when the stopped rank
+ * goes on, it writes into no memory that they have allocated since.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -17,9 +17,8 @@ enum { STOPPED = 1, COUNT = 3 << 18, BYTES = COUNT * (int)sizeof(float), BLOCKS 
 
 static const char *const impatient[] = {"TUTTI_TIMEOUT_MS=1000", NULL};
 
-/* Allocates blocks of the failed buffer's size in its place, if the heap lets it; wakes the stopped rank; looks at them.
- * Once that rank goes on, it soon writes no more, and a rank whose call ends after that may reuse its buffer: so it is
- * woken when both other ranks have their blocks. */
+/* Allocates blocks of the failed buffer's size, in its place if the heap allows that; wakes the stopped rank; checks
+ * the blocks. */
 static tutti_status check_later_blocks(ranks_context *context, const void *failed) {
     const tutti_store *store = context->store;
     unsigned char *blocks[BLOCKS];
@@ -57,7 +56,7 @@ static tutti_status stop_while_pushing(ranks_context *context) {
     ranks_forgive(context, STOPPED);
     tutti_status status = tutti_all_reduce(comm, buffer, buffer, COUNT, TUTTI_FLOAT32, TUTTI_SUM, NULL);
     if (context->rank == STOPPED) {
-        /* The others had done their part before they gave up, so the call itself may end well here. */
+        /* The other ranks had done their part before they gave up, so the call itself may succeed here. */
         int said = status != TUTTI_OK || tutti_barrier(comm, NULL) != TUTTI_OK;
         return context->store->set(context->store->context, "woken", &said, sizeof said);
     }
@@ -69,14 +68,14 @@ static tutti_status stop_while_pushing(ranks_context *context) {
     return tutti_comm_destroy(comm);
 }
 
-Test(failure_push, what_a_stopped_rank_writes_later_harms_nobody) {
-    if (!ranks_have_processes()) cr_skip_test("this build sees nothing across processes");
+Test(failure_push, a_stopped_rank_that_goes_on_writes_into_no_later_block) {
+    if (!ranks_have_processes()) cr_skip_test("this build cannot detect writes across processes");
     ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 3, .no_comm = true, .environment = impatient};
     const char *failure = ranks_run(&options, stop_while_pushing);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* An abort in the middle of many calls: every rank leaves, and what it frees may be used at once. */
+/* An abort in the middle of many calls: every rank leaves, and the memory that it frees may be used at once. */
 static tutti_status abort_while_pushing(ranks_context *context) {
     for (int round = 0; round < 20; round++) {
         tutti_comm *comm;
@@ -100,7 +99,7 @@ static tutti_status abort_while_pushing(ranks_context *context) {
     return tutti_barrier(context->comm, NULL);
 }
 
-Test(failure_push, nobody_writes_after_an_aborted_call_has_returned) {
+Test(failure_push, no_rank_writes_after_an_aborted_call_has_returned) {
     const char *failure = ranks_run_worlds((const int[]){2, 3, 0}, NULL, abort_while_pushing);
     cr_assert(failure == NULL, "%s", failure);
 }

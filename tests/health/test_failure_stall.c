@@ -1,5 +1,5 @@
 /*
- * A rank stops (SIGSTOP) or never comes: first a report on standard error that names it, then the deadline.
+ * A rank stops (SIGSTOP) or never joins: first a report on standard error that names it, then the deadline.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@ enum { STOPPED = 1 };
 static const char *const impatient[] = {"TUTTI_STALL_MS=300", "TUTTI_TIMEOUT_MS=1500", NULL};
 static const char *const patient[] = {"TUTTI_STALL_MS=300", "TUTTI_TIMEOUT_MS=60000", NULL};
 
-/* Standard error goes to a file in memory from here on; gives its descriptor. */
+/* Redirects standard error to a file in memory; returns its descriptor. */
 static int catch_errors(void) {
     int file = memfd_create("stderr", 0);
     dup2(file, STDERR_FILENO);
@@ -35,7 +35,7 @@ static tutti_status check_report(int file) {
     return TUTTI_OK;
 }
 
-/* The others report and give up; then rank 0 wakes the stopped rank, which must learn of it. */
+/* The other ranks report and give up; then rank 0 wakes the stopped rank, which must get the error. */
 static tutti_status stop_for_good(ranks_context *context) {
     static int values[1000];
     int errors = catch_errors();
@@ -131,7 +131,7 @@ static tutti_status receive_and_look(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(failure_stall, a_receive_that_nobody_answers_times_out_and_breaks_the_communicator_everywhere) {
+Test(failure_stall, a_receive_without_a_sender_times_out_and_breaks_the_communicator_everywhere) {
     const char *failure = ranks_run_worlds((const int[]){2, 0}, NULL, receive_and_look);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -168,7 +168,7 @@ Test(failure_stall, abort_from_another_thread_ends_calls_here_and_on_peers) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Destroy waits for no rank; what is under way fails. */
+/* Destroy waits for no rank; calls under way fail. */
 static tutti_status destroy_under_way(ranks_context *context) {
     tutti_comm *comm;
     TUTTI_TRY(tutti_comm_split(context->comm, 0, 0, NULL, &comm));

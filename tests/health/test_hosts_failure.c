@@ -26,13 +26,13 @@ static tutti_status lose_host(ranks_context *context) {
     return scene_check_told(context, status, NULL, SCENE_KNOWN_MS);
 }
 
-Test(hosts_failure, all_are_told_when_a_host_of_two_vanishes) {
+Test(hosts_failure, all_ranks_get_an_error_when_a_host_of_two_vanishes) {
     HOSTS_NEED(0);
     scene_set(1, 10);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = scene_attentive}, lose_host);
 }
 
-Test(hosts_failure, all_are_told_when_a_host_of_three_vanishes_within_a_large_operation) {
+Test(hosts_failure, all_ranks_get_an_error_when_a_host_of_three_vanishes_within_a_large_operation) {
     HOSTS_NEED(0);
     scene_set(2, 2000000);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 1, 2), .environment = scene_attentive}, lose_host);
@@ -53,7 +53,7 @@ static tutti_status lose_rank(ranks_context *context) {
     return scene_check_told(context, status, name, 2500);
 }
 
-Test(hosts_failure, the_death_of_one_rank_is_told_on_all_hosts_with_its_name) {
+Test(hosts_failure, the_death_of_one_rank_is_an_error_on_all_hosts_that_names_it) {
     HOSTS_NEED(0);
     for (int victim = 2; victim <= 4; victim++) { /* a host's first rank, one in the middle, the last one */
         scene_set(victim, 1000);
@@ -61,8 +61,9 @@ Test(hosts_failure, the_death_of_one_rank_is_told_on_all_hosts_with_its_name) {
     }
 }
 
-/* In a short call the rank that waits for the dead one finds the failure; all others hear of it, some indirectly. */
-Test(hosts_failure, a_third_host_hears_who_died_and_who_found_it) {
+/* In a short call the rank that waits for the dead rank detects the failure; it is passed on to all others, to some
+ * indirectly. */
+Test(hosts_failure, a_third_hosts_error_names_the_dead_rank_and_the_rank_that_found_it) {
     HOSTS_NEED(0);
     for (int victim = 1; victim <= 5; victim += 2) {
         scene_set(victim, victim == 5 ? 1000000 : 10);
@@ -70,7 +71,8 @@ Test(hosts_failure, a_third_host_hears_who_died_and_who_found_it) {
     }
 }
 
-/* A launcher, say, ends the others beside a dead rank, which were computing and never knew: the first one is named. */
+/* For example, a launcher kills the ranks beside a dead rank, which were computing and had not noticed its death:
+ * errors must name the first rank that died. */
 static tutti_status lose_one_after_the_other(ranks_context *context) {
     char name[160], host[64] = "";
     int rounds = 0, last = context->nranks - 1;
@@ -89,7 +91,7 @@ static tutti_status lose_one_after_the_other(ranks_context *context) {
     return scene_check_told(context, status, name, 2500);
 }
 
-Test(hosts_failure, who_ends_after_another_is_not_taken_for_the_first) {
+Test(hosts_failure, the_error_names_the_first_rank_that_died_not_a_later_one) {
     HOSTS_NEED(0);
     for (int turn = 0; turn < 3; turn++) {
         scene_set(0, turn == 0 ? 1 : turn == 1 ? 1000 : 300000);
@@ -98,7 +100,7 @@ Test(hosts_failure, who_ends_after_another_is_not_taken_for_the_first) {
     }
 }
 
-/* A data loader's worker, say, lives on for a while, and would keep the connections of its parent. */
+/* For example, a data loader's worker outlives its parent for a while, and would keep its connections open. */
 static tutti_status lose_parent(ranks_context *context) {
     int rounds = 0;
     TUTTI_TRY(scene_warm_up(context, &rounds));
@@ -135,13 +137,13 @@ static tutti_status lose_sender(ranks_context *context) {
     return scene_check_told(context, status, NULL, 2500);
 }
 
-Test(hosts_failure, receives_are_told_when_the_sender_on_another_host_dies) {
+Test(hosts_failure, receives_fail_when_the_sender_on_another_host_dies) {
     HOSTS_NEED(0);
     scene_set(0, 1);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = scene_attentive}, lose_sender);
 }
 
-/* Heartbeats of communicators that are gone must neither be taken for those of the next one, nor for a death. */
+/* Heartbeats of destroyed communicators must be taken neither for those of the next communicator, nor for a death. */
 static tutti_status lose_sender_of_the_last(ranks_context *context) {
     enum { TIMES = 6 };
     for (int i = 0; i < TIMES; i++) {
@@ -158,7 +160,7 @@ static tutti_status lose_sender_of_the_last(ranks_context *context) {
     return lose_sender(context);
 }
 
-Test(hosts_failure, a_death_is_told_on_a_communicator_made_after_others_have_gone) {
+Test(hosts_failure, a_death_is_an_error_on_a_communicator_made_after_others_were_destroyed) {
     HOSTS_NEED(0);
     scene_set(0, 1);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .no_comm = true, .environment = scene_attentive},

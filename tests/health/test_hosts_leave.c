@@ -1,7 +1,7 @@
 /*
- * Ranks of other hosts that leave properly: they destroy the communicator and end, which is not a failure for ranks
- * that need nothing of them, also where these wait for any rank. And what is known of a host whose first rank has
- * left so.
+ * Ranks of other hosts that leave in order: they destroy the communicator and end, which is not a failure for ranks
+ * that need nothing from them, also where these wait for any rank. Also failures on a host whose first rank has left
+ * in this way.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include "bootstrap/base/deadline.h"
 #include "tests/support/hosts/scene.h"
 
-/* Of four ranks on two hosts `scene.victim` leaves after a message to all others if `scene.flag` says so; rank `from` of
- * the same host sends to them long after that. */
+/* Four ranks on two hosts: rank `scene.victim` leaves, if `scene.flag` is set after a message to the ranks of the
+ * other host; rank `from` of the same host sends to them long after that. */
 static tutti_status leave_and_wait(ranks_context *context) {
     int leaver = scene_now()->victim, from = leaver == 2 ? 3 : 2, value = 0, before = 0;
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
@@ -37,22 +37,22 @@ static void leave_first(int leaver, int talks) {
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = scene_attentive}, leave_and_wait);
 }
 
-Test(hosts_leave, who_waits_for_any_rank_goes_on_when_a_far_one_has_left) {
+Test(hosts_leave, a_rank_that_waits_for_any_goes_on_when_a_remote_one_has_left) {
     HOSTS_NEED(0);
     leave_first(/* leaver */ 3, /* talks */ 0);
 }
 
-Test(hosts_leave, who_waits_for_any_rank_goes_on_when_a_far_hosts_first_has_left) {
+Test(hosts_leave, a_rank_that_waits_for_any_goes_on_when_a_remote_hosts_first_has_left) {
     HOSTS_NEED(0);
     leave_first(/* leaver */ 2, /* talks */ 0);
 }
 
-Test(hosts_leave, a_connection_that_ends_with_its_process_is_no_failure_for_who_waits_for_any) {
+Test(hosts_leave, a_connection_that_ends_with_its_process_is_no_failure_for_a_rank_that_waits_for_any) {
     HOSTS_NEED(0);
     for (int leaver = 2; leaver <= 3; leaver++) leave_first(leaver, /* talks */ 1);
 }
 
-/* Host 1's first rank has left; the second one, of which all others want a message, dies before or after they wait. */
+/* Host 1's first rank has left; the second one, from which all others receive, dies before or after they wait. */
 static tutti_status lose_second(ranks_context *context) {
     int first = hosts_first(1), second = first + 1, value = 0;
     bool before = scene_now()->flag != 0;
@@ -69,7 +69,7 @@ static tutti_status lose_second(ranks_context *context) {
     return scene_check_told(context, status, "rank 3 (host ", before ? 3500 : 2000);
 }
 
-Test(hosts_leave, a_death_is_told_to_those_who_wait_for_the_dead_after_the_hosts_first_has_left) {
+Test(hosts_leave, ranks_that_wait_for_a_dead_rank_get_an_error_after_the_hosts_first_has_left) {
     HOSTS_NEED(0);
     for (int before = 0; before < 2; before++) {
         scene_set(0, 1);
@@ -79,7 +79,7 @@ Test(hosts_leave, a_death_is_told_to_those_who_wait_for_the_dead_after_the_hosts
 }
 
 /* Host 1's first rank destroys the communicator and lives on. A rank without any connection dies: the ranks of the
- * other host that wait for any rank get the error, whichever host it is. */
+ * other host that wait for any rank get the error, whichever host the dead rank is on. */
 static tutti_status lose_behind_the_first(ranks_context *context) {
     int first = hosts_first(1), victim = scene_now()->victim, value = 0;
     TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "left early", NULL, &context->comm));
@@ -108,7 +108,7 @@ static tutti_status lose_behind_the_first(ranks_context *context) {
     return status;
 }
 
-Test(hosts_leave, deaths_are_told_to_and_from_a_host_whose_first_rank_has_left) {
+Test(hosts_leave, deaths_are_reported_to_and_from_a_host_whose_first_rank_has_left) {
     HOSTS_NEED(0);
     for (int victim = 1; victim <= 3; victim += 2) {
         scene_set(victim, 1);

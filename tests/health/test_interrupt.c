@@ -1,6 +1,6 @@
 /*
- * A waiting thread that asks its program whether to go on (tutti_interrupt_set): what ends, what goes on, and what the
- * other ranks hear. Rank 0 is interrupted after 200 ms of waiting for ranks that come late or never.
+ * A waiting thread that asks its program whether to go on (tutti_interrupt_set): what ends, what goes on, and what
+ * the other ranks report. Rank 0 is interrupted after 200 ms of waiting for ranks that come late or never.
  */
 #include <criterion/criterion.h>
 #include <time.h>
@@ -9,8 +9,8 @@
 #include "tests/support/ranks.h"
 
 typedef struct patience {
-    int64_t until_ns; /* asked from then on: stop */
-    int times;        /* how often it was asked */
+    int64_t until_ns; /* from then on the check says stop */
+    int times;        /* number of times that the check was called */
 } patience;
 
 static int asked(void *context) {
@@ -37,7 +37,7 @@ static tutti_status check_time(int64_t start_ns) {
     return TUTTI_OK;
 }
 
-/* The others come after rank 0 has given up, and learn of it. */
+/* The other ranks call after rank 0 has given up, and get the error. */
 static tutti_status blocking_body(ranks_context *context) {
     int value = 1;
     if (context->rank != 0) {
@@ -127,7 +127,7 @@ Test(interrupt, is_no_interrupt_when_the_program_wants_to_go_on) {
     run(patient_body);
 }
 
-/* A creation that the others do not join ends when the caller said, not after a minute. */
+/* A creation that the others do not join ends at the caller's deadline, not after a minute. */
 static tutti_status late_body(ranks_context *context) {
     if (context->rank != 0) return TUTTI_OK;
     tutti_comm *comm;

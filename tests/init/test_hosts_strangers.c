@@ -1,6 +1,6 @@
 /*
  * Processes that do not belong to the job: hosts with another secret, and strangers that connect to the ports on
- * which ranks listen, with garbage or without a word, while ranks work or still look for each other.
+ * which ranks listen, with garbage or in silence, while ranks work or still look for each other.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -31,7 +31,7 @@ static tutti_status join_with_secret(ranks_context *context) {
     tutti_status status = tutti_comm_create_world(&comm);
     bool equal = strcmp(secrets[0], secrets[1]) == 0;
     if (status == TUTTI_OK) {
-        status = tutti_barrier(comm, NULL); /* where links are made at first use */
+        status = tutti_barrier(comm, NULL); /* so that links are made at first use */
         char text[512];
         snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "");
         tutti_comm_destroy(comm);
@@ -40,8 +40,8 @@ static tutti_status join_with_secret(ranks_context *context) {
     if (equal) return status;
     RANKS_CHECK(status != TUTTI_OK, "strangers work together");
     const char *text = tutti_last_error();
-    if (strstr(text, "secret") != NULL) atomic_fetch_add(&scene_now()->flag, 1); /* the refused rank knows why */
-    RANKS_CHECK(strstr(text, secrets[0]) == NULL && strstr(text, secrets[1]) == NULL, "tells a secret: %s", text);
+    if (strstr(text, "secret") != NULL) atomic_fetch_add(&scene_now()->flag, 1); /* the refused rank gets the reason */
+    RANKS_CHECK(strstr(text, secrets[0]) == NULL && strstr(text, secrets[1]) == NULL, "reveals a secret: %s", text);
     return TUTTI_OK;
 }
 
@@ -66,7 +66,7 @@ Test(hosts_strangers, hosts_with_different_secrets_do_not) {
 
 /* ------------------------------------------------------------------------------------------ without secrets */
 
-/* The world, a part of it whose rank 0 is another rank, and the world again. */
+/* Creates the world, a part of it whose rank 0 is another rank, and the world again. */
 static tutti_status make_three(ranks_context *context) {
     tutti_comm *made[3] = {NULL};
     static const int part[] = {1, 2};
@@ -81,7 +81,7 @@ static tutti_status make_three(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* How often ranks say those words in their log. */
+/* Counts how often ranks log these words. */
 static int count_words(const hosts_options *options, ranks_body body, const char *words) {
     static char log[65536];
     char path[] = "/tmp/tutti-log-XXXXXX";
@@ -104,12 +104,12 @@ static int count_warnings(const int *layout, const char *const *environment) {
     return count_words(&options, make_three, "on 2 hosts without a secret");
 }
 
-Test(hosts_strangers, that_there_is_no_secret_is_said_once) {
+Test(hosts_strangers, a_missing_secret_is_reported_once) {
     HOSTS_NEED(0);
     cr_assert_eq(count_warnings(LAYOUT(2, 1), NULL), 1);
 }
 
-Test(hosts_strangers, that_there_is_no_secret_is_not_said_where_it_is_meant_so) {
+Test(hosts_strangers, a_missing_secret_is_not_reported_where_it_is_intended) {
     HOSTS_NEED(0);
     static const char *const known[] = {"TUTTI_SECRET_REQUIRED=0", NULL}, *const quiet[] = {"TUTTI_LOG=error", NULL},
                              *const secret_word[] = {"TUTTI_SECRET=our word", NULL};
@@ -119,7 +119,8 @@ Test(hosts_strangers, that_there_is_no_secret_is_not_said_where_it_is_meant_so) 
     cr_assert_eq(count_warnings(LAYOUT(3), NULL), 0);
 }
 
-/* The launcher says that all are on one host, and the store that they are not: a process has come from elsewhere. */
+/* According to the launcher all ranks are on one host, and according to the store they are not: a process has joined
+ * from another host. */
 static tutti_status meet_an_uninvited(ranks_context *context) {
     tutti_comm *comm;
     if (context->rank == 0) setenv("LOCAL_WORLD_SIZE", "2", 1);
@@ -131,7 +132,7 @@ static tutti_status meet_an_uninvited(ranks_context *context) {
     return refused ? TUTTI_OK : tutti_comm_destroy(comm);
 }
 
-Test(hosts_strangers, without_a_secret_nobody_comes_from_another_host_where_the_launcher_knows_one) {
+Test(hosts_strangers, without_a_secret_no_process_joins_from_another_host_where_the_launcher_knows_one) {
     HOSTS_NEED(0);
     static const char *const impatient[] = {"TUTTI_CONNECT_TIMEOUT_MS=3000", NULL}, *const with_secret[] = {
                                                                                         "TUTTI_SECRET=our word", NULL};
@@ -143,7 +144,7 @@ Test(hosts_strangers, without_a_secret_nobody_comes_from_another_host_where_the_
               meet_an_uninvited);
 }
 
-/* What a host without the secret leaves in the store before the ranks come. */
+/* Writes what a host without the secret may leave in the store before the ranks join. */
 static tutti_status leave_forgeries(ranks_context *context) {
     static const char *const keys[] = {"claim/1", "cards/1", "roll", "ranks", "doors/1", "doors"};
     static const size_t sizes[] = {8, 31, 32, 33, 0, 5000};
@@ -173,8 +174,9 @@ static tutti_status join_among_forgeries(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* Six values and a counter; "ranks" has come in its place before any rank reads it, and "doors" most often. */
-Test(hosts_strangers, with_a_secret_what_others_have_left_in_the_store_is_named_and_ignored) {
+/* Six forged values and a counter may be reported; the true "ranks" has replaced the forgery before any rank reads
+ * it, and "doors" usually, too. */
+Test(hosts_strangers, with_a_secret_values_forged_in_the_store_are_named_and_ignored) {
     HOSTS_NEED(0);
     static const char *const with_secret[] = {"TUTTI_SECRET=our word", NULL};
     const hosts_options options = {.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true, .environment = with_secret};
@@ -185,7 +187,7 @@ Test(hosts_strangers, with_a_secret_what_others_have_left_in_the_store_is_named_
 
 /* -------------------------------------------------------------------------------------------- strangers */
 
-/* Ports on which the processes of a host listen, as the system tells; gives their number. */
+/* Finds the ports on which the processes of a host listen, from /proc; returns their number. */
 static int listening_ports(int pid, int *ports, int most) {
     char line[512];
     int n = 0;
@@ -216,18 +218,19 @@ static int knock(int host, int port) {
     return fd;
 }
 
-/* Garbage, endings in the middle, silence, floods, until the others have done. Nothing secret may come back. */
+/* Disturbs the listeners with garbage, half requests, silence and floods, until the others are done. No secret may
+ * come back. */
 static tutti_status disturb(ranks_context *context) {
     enum { KEPT = 200 };
     static int kept[KEPT];
     unsigned char garbage[300], answer[4096];
     int ports[16], knocks = 0;
-    while (atomic_load(&scene_now()->flag) < 2) usleep(1000); /* both have a communicator */
+    while (atomic_load(&scene_now()->flag) < 2) usleep(1000); /* both ranks have a communicator */
     for (uint64_t turn = 0; atomic_load(&scene_now()->flag) < 4; turn++) {
         int host = (int)(turn % 2), nports = listening_ports(ranks_pid(context, host), ports, 16);
         if (nports == 0 && atomic_load(&scene_now()->flag) == 2)
             return tutti_fail(TUTTI_ERR_DATA, "host %d listens nowhere", host);
-        if (nports == 0) continue; /* one of them has ended */
+        if (nports == 0) continue; /* one of the ranks has ended */
         int fd = knock(host, ports[turn / 2 % (uint64_t)nports]);
         if (fd < 0) continue;
         knocks++;
@@ -256,7 +259,7 @@ static tutti_status work_on(ranks_context *context) {
     return status;
 }
 
-Test(hosts_strangers, strangers_who_knock_at_every_port_disturb_nobody) {
+Test(hosts_strangers, strangers_that_connect_to_every_port_disturb_no_rank) {
     HOSTS_NEED(0);
     scene_set(0, 20000);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true}, work_on);
@@ -265,9 +268,9 @@ Test(hosts_strangers, strangers_who_knock_at_every_port_disturb_nobody) {
 /* ---------------------------------------------------------------------------------------------- replays */
 
 static const char secret[] = "our word";
-static uint8_t (*processes)[16]; /* of ranks 0 and 1, shared */
+static uint8_t (*processes)[16]; /* ids of ranks 0 and 1, in shared memory */
 
-/* A connection to a listener that has read this hello, and what it has answered; -1: there is no listener. */
+/* Connects to a listener, sends the hello and gives the reply; returns the connection, or -1 if no listener answers. */
 static int say_hello(int host, int port, tutti_listener_hello *hello, tutti_listener_reply *reply_out) {
     struct timeval limit = {.tv_sec = 5};
     int fd = knock(host, port);
@@ -282,7 +285,7 @@ static int say_hello(int host, int port, tutti_listener_hello *hello, tutti_list
     return -1;
 }
 
-/* What the listener says to that proof; closes the connection. */
+/* Returns the listener's verdict on the proof; closes the connection. */
 static tutti_listener_verdict judge(int fd, const tutti_listener_proof *proof) {
     tutti_listener_accepted welcome = {.verdict = TUTTI_LISTENER_VERDICTS};
     (void)!send(fd, proof, sizeof *proof, MSG_NOSIGNAL);
@@ -291,7 +294,7 @@ static tutti_listener_verdict judge(int fd, const tutti_listener_proof *proof) {
     return (tutti_listener_verdict)welcome.verdict;
 }
 
-/* A process that knows the secret gets in; one that has overheard it and repeats the same bytes does not. */
+/* A process that knows the secret gets in; a process that repeats the overheard bytes does not. */
 static tutti_status replay_at(int host, int port, int *replays) {
     tutti_conn_id ticket = {.use = TUTTI_CONN_LINK, .lanes = 1, .comm_id = 1};
     tutti_listener_key key = {.bytes = strlen(secret)};
@@ -334,7 +337,7 @@ static tutti_status work_among_replays(ranks_context *context) {
     return work_on(context);
 }
 
-Test(hosts_strangers, a_repeated_proof_is_not_taken_and_disturbs_nobody) {
+Test(hosts_strangers, a_repeated_proof_is_refused_and_disturbs_no_rank) {
     HOSTS_NEED(0);
     static const char *const environment[] = {"TUTTI_SECRET=our word", NULL};
     processes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -359,7 +362,7 @@ static void name_interface(const char *address, char name[32]) {
     fclose(file);
 }
 
-/* Where this host listens: on the interface that is allowed, and nowhere else. */
+/* Checks that this host listens on the allowed interface only. */
 static tutti_status look_where_we_listen(ranks_context *context) {
     tutti_comm *comm;
     char line[512], address[64], name[32];
@@ -416,7 +419,7 @@ static tutti_status meet_among_strangers(ranks_context *context) {
     for (uint64_t turn = 0; atomic_load(&scene_now()->flag) < 2; turn++) {
         int nports = listening_ports(ranks_pid(context, (int)(turn % 2)), ports, 16);
         int fd = nports > 0 ? knock((int)(turn % 2), ports[turn / 2 % (uint64_t)nports]) : -1;
-        if (fd >= 0 && turn % 3 != 0) close(fd); /* the others stay half open */
+        if (fd >= 0 && turn % 3 != 0) close(fd); /* the other connections stay half open */
         if (fd >= 0 && turn > 500) usleep(1000);
         if (fd < 0) usleep(100);
     }

@@ -1,9 +1,9 @@
 /*
  * How the ranks of a host find each other among strangers: other processes of the host read and write the store, find
- * the socket of the host's first rank, pass messages on, keep silent, fill queues or flood. None of them may get a
+ * the socket of the host's first rank, relay messages, keep silent, fill queues or flood. No stranger may get a
  * descriptor of a rank's memory, hold up the start, or fill the log.
  *
- * What a stranger does to the store is done by the store of rank 1 itself: it answers with another socket's name.
+ * Rank 1's own store callbacks play the stranger's changes to the store: they return another socket's name.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
@@ -28,23 +28,23 @@ TestSuite(local_bootstrap_strangers, .timeout = 120);
 enum { NAME_BYTES = 38, NOBODY = 65534, SILENT = 12, SOON_MS = 1500 };
 
 typedef struct scene {
-    atomic_int ready;            /* the stranger has done what it does before the start goes on */
-    atomic_int is_known;         /* leader is filled in */
-    atomic_int descriptors;      /* that passed through the stranger's hands */
+    atomic_int ready;            /* the stranger has done its part, and the start may go on */
+    atomic_int is_known;         /* leader is set */
+    atomic_int descriptors;      /* descriptors that passed through the stranger */
     char leader[NAME_BYTES + 1]; /* the name of the socket of this host's first rank */
-    char own[NAME_BYTES + 1];    /* of the stranger's, which is as long */
+    char own[NAME_BYTES + 1];    /* the name of the stranger's socket, of the same length */
 } scene;
 
 typedef void (*stranger)(scene *s);
 
 typedef struct attack {
     stranger stranger;
-    bool other_user, redirects; /* the stranger is of another user; rank 1 is sent to its socket */
-    bool spoils, counts;        /* rank 1 first reads another "roll"; its counter has been changed before it comes */
-    bool strays;                /* rank 1 makes another communicator, and finds the values of rank 0's in its place */
+    bool other_user, redirects; /* the stranger is of another user; rank 1 is redirected to its socket */
+    bool spoils, counts;        /* rank 1 first reads another "roll"; its counter was changed before */
+    bool strays;                /* rank 1 creates another communicator, and reads the values of rank 0's */
     tutti_status expected;      /* of rank 1's creation */
-    int64_t most_ms;            /* and its time */
-    const char *words;          /* of its error */
+    int64_t most_ms;            /* its longest time */
+    const char *words;          /* words of its error */
 } attack;
 
 static scene *shared;
@@ -78,7 +78,7 @@ static void await_name(scene *s) {
     while (!atomic_load(&s->is_known)) usleep(200);
 }
 
-/* Passes one message on, with its descriptors; false: the end. */
+/* Passes one message on, with its descriptors; returns false at the end. */
 static bool pass_on(scene *s, int from, int to) {
     char data[4096], beside[CMSG_SPACE(64 * sizeof(int))];
     struct iovec part = {.iov_base = data, .iov_len = sizeof data};
@@ -125,7 +125,7 @@ static void flood(scene *s) {
     for (;;) close(call(s->leader, SOCK_NONBLOCK));
 }
 
-/* What it does is done by rank 1's store. */
+/* Rank 1's store plays its part. */
 static void come_first(scene *s) {
     atomic_store(&s->ready, 1);
     pause();
@@ -151,14 +151,15 @@ typedef struct changed_store {
     bool has_spoiled;
 } changed_store;
 
-/* The key that the store is asked for. */
+/* Returns the key to ask the store for. */
 static const char *led(const changed_store *c, const char *key, char text[256]) {
     if (!c->attack->strays) return key;
     snprintf(text, 256, "start%s", strchr(key, '/'));
     return text;
 }
 
-/* The line of this host names the leader's socket: tells the stranger, waits until it has acted, and names its socket. */
+/* The value of this host names the leader's socket: passes that name to the stranger, waits until the stranger has
+ * acted, and returns the stranger's socket instead. */
 static tutti_status changed_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                                 int64_t timeout_ms) {
     changed_store *c = context;
@@ -200,8 +201,8 @@ static tutti_status changed_check(void *context, const char *key, int *exists_ou
 
 /* ------------------------------------------------------------------------------------------------------ ranks */
 
-/* Creates a communicator; one that was made has to work. Rank 1's creation has to end as expected, rank 0's alike or with
- * an error of its own. */
+/* Creates a communicator, which must then work. Rank 1's creation must end as expected, rank 0's in the same way or
+ * with an error of its own. */
 static tutti_status create(const ranks_context *context, const tutti_store *store, const attack *a) {
     tutti_comm *comm = NULL;
     const char *words = context->rank == 1 ? a->words : "",
@@ -241,7 +242,7 @@ static tutti_status be_attacked(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* Gives the ranks' log. */
+/* Runs the attack; returns the ranks' log. */
 static const char *run(attack a, const char *const *environment) {
     static char log[65536];
     char path[] = "/tmp/tutti-log-XXXXXX";
@@ -285,7 +286,7 @@ Test(local_bootstrap_strangers, a_relay_of_another_user_gets_no_memory) {
         NULL);
 }
 
-Test(local_bootstrap_strangers, a_relay_of_the_same_user_proves_nothing) {
+Test(local_bootstrap_strangers, a_relay_of_the_same_user_gets_no_memory) {
     run((attack){.stranger = relay,
                  .redirects = true,
                  .expected = TUTTI_ERR_REFUSED,
@@ -312,7 +313,7 @@ Test(local_bootstrap_strangers, with_a_secret_a_rank_that_is_led_into_another_co
         with_secret);
 }
 
-Test(local_bootstrap_strangers, with_a_secret_a_changed_value_leads_nowhere) {
+Test(local_bootstrap_strangers, with_a_secret_a_changed_value_is_refused) {
     const char *log = run((attack){.stranger = relay,
                                    .other_user = true,
                                    .redirects = true,
@@ -323,25 +324,25 @@ Test(local_bootstrap_strangers, with_a_secret_a_changed_value_leads_nowhere) {
     cr_assert(strstr(log, "is not proved by this job's secret") != NULL, "%s", log);
 }
 
-Test(local_bootstrap_strangers, with_a_secret_a_value_that_comes_before_the_true_one_is_waited_out) {
+Test(local_bootstrap_strangers, with_a_secret_a_value_that_comes_before_the_true_one_is_ignored) {
     const char *log =
         run((attack){.stranger = come_first, .spoils = true, .expected = TUTTI_OK, .most_ms = 20000, .words = ""},
             with_secret);
     cr_assert(strstr(log, "\"start/roll\" is ignored") != NULL, "%s", log);
 }
 
-Test(local_bootstrap_strangers, with_a_secret_a_counter_that_was_changed_makes_no_twin) {
+Test(local_bootstrap_strangers, with_a_secret_a_changed_counter_does_no_harm) {
     const char *log =
         run((attack){.stranger = come_first, .counts = true, .expected = TUTTI_OK, .most_ms = 20000, .words = ""},
             with_secret);
     cr_assert(strstr(log, "counter of rank 1 is ignored") != NULL, "%s", log);
 }
 
-Test(local_bootstrap_strangers, silent_ones_hold_up_nothing) {
+Test(local_bootstrap_strangers, silent_strangers_hold_up_nothing) {
     run((attack){.stranger = be_silent, .expected = TUTTI_OK, .most_ms = SOON_MS, .words = ""}, with_secret);
 }
 
-Test(local_bootstrap_strangers, silent_ones_of_another_user_hold_up_nothing) {
+Test(local_bootstrap_strangers, silent_strangers_of_another_user_hold_up_nothing) {
     const char *log =
         run((attack){.stranger = be_silent, .other_user = true, .expected = TUTTI_OK, .most_ms = SOON_MS, .words = ""},
             with_secret);

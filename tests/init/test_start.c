@@ -1,6 +1,6 @@
 /*
- * What it costs to start: requests, bytes and depth at the store; descriptors, page tables and private memory of each rank;
- * time. Run it with --verbose -j1 to see the numbers.
+ * The cost of a start: requests, bytes and depth at the store; descriptors, page tables and private memory of each
+ * rank; time. Run it with --verbose -j1 to see the numbers.
  */
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
@@ -26,14 +26,14 @@
 TestSuite(start, .timeout = 120);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MEASURES = 0 }; /* a sanitizer's memory and times say nothing */
+enum { MEASURES = 0 }; /* a sanitizer distorts memory and times */
 #else
 enum { MEASURES = 1 };
 #endif
 
 enum { TRIES = 3, LIMIT_MS = 5000 };
 
-/* What a rank has once it is a member of a communicator. */
+/* What a rank holds once it is a member of a communicator. */
 typedef struct holdings {
     int descriptors, maps;
     long page_tables_kib, private_kib;
@@ -85,7 +85,7 @@ static holdings take_stock(void) {
                                      sum_lines("/proc/self/smaps_rollup", "Private_Dirty:")};
 }
 
-/* Meets the others over a real store, takes stock before and after, and leaves. */
+/* Creates a communicator over a real store, measures before and after, and leaves. */
 static tutti_status meet_and_leave(ranks_context *context) {
     account *a = context->argument;
     tutti_store_client *client;
@@ -114,7 +114,7 @@ static tutti_status meet_and_leave(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* The most of each that a rank has, but for the first rank of each host. */
+/* The maximum of each over the ranks, without the first rank of each host. */
 static holdings most_of_members(const account *a, int nranks) {
     holdings most = {0};
     for (int rank = 0; rank < nranks; rank++) {
@@ -136,14 +136,14 @@ static int log2_up(int n) {
     return log;
 }
 
-/* Round trips at the store, one after another: counting oneself; two for each level of both trees, and for each thing that
- * comes down. */
+/* Successive round trips at the store: one to count the rank; two for each level of both trees, and for each value
+ * that comes down. */
 static int depth_limit(int nranks, int nhosts) {
     int table = 2 * (log2_up(nranks) + 2), listeners = nhosts > 1 ? 2 * (log2_up(nhosts) + 2) : 0;
     return 1 + table + listeners;
 }
 
-/* Runs the world and prints its account; gives the time that it took. */
+/* Runs the world and prints its cost; returns the time that it took. */
 static double start(int nranks, int nhosts) {
     size_t bytes = sizeof(account) + (size_t)nranks * sizeof(holdings);
     account *a = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -169,7 +169,7 @@ static double start(int nranks, int nhosts) {
     if (MEASURES)
         cr_assert_leq(most.page_tables_kib, 64, "a rank of %d has %ld KiB of page tables", nranks,
                       most.page_tables_kib);
-    /* A rank that waits for long looks for the reason now and then. */
+    /* A rank that waits for long checks for the reason now and then. */
     cr_assert_leq((int)atomic_load(&a->counts.depth), 2 * depth_limit(nranks, nhosts));
     munmap(a, bytes);
     return total_ms;
@@ -181,7 +181,7 @@ Test(start, processes_of_one_host) {
     start(64, 1);
     double ms = start(256, 1);
     for (int i = 1; MEASURES && i < TRIES && ms >= LIMIT_MS; i++)
-        ms = start(256, 1); /* a busy machine takes too long */
+        ms = start(256, 1); /* a busy machine may take too long */
     if (MEASURES) cr_assert_lt(ms, LIMIT_MS, "256 ranks took %.0f ms", ms);
 }
 
@@ -192,8 +192,8 @@ Test(start, processes_of_several_hosts) {
 }
 
 /* ---------------------------------------------------------------------------------------------- simulated
- * The real exchanges by as many threads as there are ranks, in a store within this process: what they ask of it, without
- * processes and their memory.
+ * The real exchanges, run by one thread for each rank, with a store within this process: counts their requests, without
+ * the processes and their memory.
  */
 
 enum { STACK_BYTES = 256 << 10, RANKS_PER_HOST = 8 };
@@ -211,7 +211,7 @@ typedef struct simulated {
     int rank;
 } simulated;
 
-/* One rank's part: the peer table, and where it leads its host, the addresses. */
+/* One rank's part: the peer table, and on a host's leader the addresses. */
 static tutti_status take_part(world *w, int rank, const tutti_store *store) {
     tutti_peer_info info = {.rank = rank, .nranks = w->nranks, .pid = 1000 + rank, .most_cores = RANKS_PER_HOST};
     tutti_deadline deadline = tutti_deadline_after_ms(60000);
@@ -291,11 +291,11 @@ static void simulate_world(int nranks) {
     int depth = (int)atomic_load(&w.counts.depth);
     cr_log_info("%d ranks, %d hosts, simulated: %lld requests, %.1f MB, %d round trips deep, %.0f ms", nranks, w.nhosts,
                 requests, (double)bytes / 1e6, depth, ms);
-    cr_assert_leq(depth, 2 * depth_limit(nranks, w.nhosts)); /* a rank that waits long looks for the reason */
-    /* A rank counts itself, hands on, is read, and reads two lines; a rank announces a host, and the host's leader
-     * reads, hands on and reads. */
+    cr_assert_leq(depth, 2 * depth_limit(nranks, w.nhosts)); /* a rank that waits for long checks for the reason */
+    /* A rank counts itself, passes values on, is read, and reads two values; a rank announces a host, and the host's
+     * leader reads, passes on and reads. */
     cr_assert_leq(requests, 8LL * nranks + 9LL * w.nhosts);
-    /* A rank's own line goes up each level; the peer table and the listeners go to each host. */
+    /* A rank's own entry goes up each level; the peer table and the listeners go to each host. */
     cr_assert_leq(bytes, (long long)nranks * (1500 + 300 * log2_up(nranks)) + (long long)w.nhosts * nranks * 120);
 }
 

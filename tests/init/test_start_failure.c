@@ -1,6 +1,6 @@
 /*
  * Starts that fail: every rank names the rank that is missing, has died, gives another number of ranks, knows another
- * secret or has no memory, and does so long before the deadline where it can know that.
+ * secret or has no memory, long before the deadline where it can know that.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -39,7 +39,7 @@ static tutti_status expect(ranks_context *context, int nranks, const tutti_store
 
 /* ------------------------------------------------------------------------------------------------ deaths */
 
-/* A store of which a rank learns the place where its host's ranks meet, and dies. */
+/* A store with which a rank reads where its host's ranks meet, and then dies. */
 typedef struct fatal_store {
     const tutti_store *inner;
     const ranks_context *context;
@@ -130,7 +130,7 @@ static tutti_status one_says_more(ranks_context *context) {
     return expect(context, nranks, context->store, TUTTI_ERR_CONFIG, SOON_MS, "WORLD_SIZE must be equal everywhere");
 }
 
-Test(start_failure, a_rank_that_says_more_ranks_is_found_soon) {
+Test(start_failure, a_rank_that_gives_another_number_of_ranks_is_found_soon) {
     run(6, one_says_more);
 }
 
@@ -139,7 +139,7 @@ static tutti_status first_says_more(ranks_context *context) {
     return expect(context, nranks, context->store, TUTTI_ERR_CONFIG, SOON_MS, "WORLD_SIZE must be equal everywhere");
 }
 
-Test(start_failure, a_rank_0_that_says_more_ranks_is_found_soon) {
+Test(start_failure, a_rank_0_that_gives_another_number_of_ranks_is_found_soon) {
     run(6, first_says_more);
 }
 
@@ -150,7 +150,7 @@ static tutti_status one_knows_another_secret(ranks_context *context) {
                   "does not know this job's secret");
 }
 
-Test(start_failure, a_rank_with_another_secret_is_found_soon_by_all_who_are_there) {
+Test(start_failure, a_rank_with_another_secret_is_found_soon_by_all_others) {
     run(2, one_knows_another_secret);
 }
 

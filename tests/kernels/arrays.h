@@ -1,5 +1,5 @@
 /*
- * Arrays for the tests of operators: with a guard behind them, and numbers that look random.
+ * Arrays for the tests of operators: with a guard behind them, and pseudo-random numbers.
  */
 #ifndef TUTTI_TESTS_KERNELS_ARRAYS_H
 #define TUTTI_TESTS_KERNELS_ARRAYS_H
@@ -10,19 +10,19 @@
 
 #include <tutti/tutti.h>
 
-/* Bytes that no kernel has written, a guard behind them. */
+/* Unwritten bytes with a guard behind them. */
 void *array_new(size_t bytes);
 bool array_is_bounded(const void *array, size_t bytes);
 void array_free(void *array);
 
-/* In (-1, 1); depends on both. */
+/* A number in (-1, 1) that depends on both. */
 double array_number(uint64_t seed, size_t i);
 
-/* New arrays of float32 or float64: of such numbers; from doubles; to doubles. */
+/* New arrays of float32 or float64: of such numbers, or from doubles; and conversion to doubles. */
 void *array_random(tutti_type type, uint64_t seed, size_t count);
 double *array_doubles(tutti_type type, const void *values, size_t count);
 
-/* A whole number as an integer or bool, at the nearest end of the type where it does not fit; NaN: 0. */
+/* A number as an integer or bool, clamped to the range of the type; NaN: 0. */
 void array_store_rounded(void *array, size_t i, tutti_type type, double whole);
 
 /* Asserts |got - expected| <= tolerance * (1 + |expected|) for each; NaN and infinities are equal to themselves. */

@@ -1,5 +1,6 @@
 /*
- * What goes by the index in a global array: the same from any cut; dropout as the trainer's; distributions.
+ * Operators by the index in a global array: equal results for any division; dropout equal to the trainer's;
+ * distributions.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -31,7 +32,7 @@ static size_t count_of(int ndims, const int64_t *shape) {
     return count;
 }
 
-/* Every element of a part is that of the whole. */
+/* Every element of a part equals that of the whole. */
 static void check_part(kind k, tutti_type type, int ndims, const int64_t *global, const int64_t *first,
                        const int64_t *shape, const unsigned char *whole_x, const unsigned char *whole) {
     const size_t bytes = tutti_type_bytes(type), count = count_of(ndims, shape);
@@ -135,8 +136,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Kolmogorov and Smirnov: a share of 1.95 / sqrt(n) is passed by one sample in a thousand; the stream is fixed. Neighbours, in
- * which pairs and blocks would show, are not correlated. */
+/* Kolmogorov-Smirnov test: one sample in a thousand exceeds 1.95 / sqrt(n); the stream is fixed. Neighbours, which
+ * would show pairs and blocks, must not be correlated. */
 static void check_distribution(const char *what, double *values, size_t count, double (*share)(double)) {
     for (size_t distance = 1; distance <= 4; distance++) {
         double sum = 0, squares = 0, mean = 0;

@@ -55,7 +55,8 @@ static double extreme(bool smaller, double a, double b) {
     return (a < b) == smaller ? a : b;
 }
 
-/* Small floats compute in float32; for float32 and its sums, differences, products and quotients a double rounds to the same. */
+/* Small floats compute in float32; for float32 and its sums, differences, products and quotients a double rounds to
+ * the same. */
 static double float_result(tutti_kernel_binary_kind kind, bool wide, double a, double b) {
     double y;
     switch (kind) {
@@ -101,7 +102,7 @@ static void check_binary(tutti_kernel_binary_kind kind, tutti_type type, int ndi
     unsigned char *expected = array_new(count * bytes);
     reference_fill(as, a.count, type, kind == TUTTI_KERNEL_MUL ? TUTTI_PROD : TUTTI_MAX, 3, (int)kind, 1);
     reference_fill(bs, b.count, type, TUTTI_MAX, 4, ndims, 2);
-    for (size_t i = 0; i < b.count; i += 5) /* equal elements, too */
+    for (size_t i = 0; i < b.count; i += 5) /* also equal elements */
         if (i < a.count) memcpy(bs + i * bytes, as + i * bytes, bytes);
     for (size_t i = 0; i < count; i++) {
         size_t rest = i;
@@ -171,7 +172,7 @@ Test(elementwise, two_operands_in_every_type_and_broadcast) {
         const unsigned masks = ndims > 4 ? 1 : 1u << ndims;
         for (unsigned m = 0; m < masks * masks; m++)
             for (int type = 0; type < TUTTI_TYPE_COUNT; type++) {
-                /* All kinds and types on what is dense; where it is broadcast, the loops are the same. */
+                /* All kinds and types on dense arrays; the loops are the same for broadcast ones. */
                 if (ndims > 2 && m != 0 && (m / 3 + (unsigned)type) % 5 != 0) continue;
                 const operand a = place(ndims, shapes[s].shape, m % masks, false);
                 const operand b = place(ndims, shapes[s].shape, m / masks, false);
@@ -212,7 +213,7 @@ static double unary_result(tutti_kernel_unary_kind kind, double x) {
     }
 }
 
-/* Numbers of all magnitudes and signs, and where functions turn. */
+/* Numbers of all magnitudes and signs, and the turning points of functions. */
 static size_t fill_all_magnitudes(tutti_type type, void *x, size_t most) {
     static const double specials[] = {0,        -0.0,     INFINITY, -INFINITY, NAN,        1,         -1,     88.5,
                                       88.72,    88.73,    89.5,     -87,       -88,        -103.5,    -104.5, -1000,
@@ -252,7 +253,7 @@ Test(elementwise, functions_of_float32_are_within_some_units_of_the_last_place) 
                           "kind %d of %.9g: %.9g, expected %.9g", kind, p, (double)y[i], expected);
                 continue;
             }
-            /* The approximation by tanh cancels in the reference, too; far left both are next to nothing. */
+            /* The approximation by tanh cancels in the reference, too; far left both are almost 0. */
             double units = kind == TUTTI_KERNEL_RELU ? 0 : kind == TUTTI_KERNEL_GELU ? 8 + p * p / 2 : 2;
             if (kind == TUTTI_KERNEL_GELU_TANH) units = 8 + 4 * fabs(p * p * p);
             if ((kind == TUTTI_KERNEL_GELU || kind == TUTTI_KERNEL_GELU_TANH) && p < -5) {
@@ -282,7 +283,7 @@ Test(elementwise, functions_of_other_floats) {
             for (size_t i = 0; i < COUNT; i++) {
                 const double p = reference_load_float(x, i, type), expected = unary_result(kind, p),
                              got = reference_load_float(y, i, type);
-                double near[2]; /* what is near enough, rounded */
+                double near[2]; /* the nearest number, rounded */
                 uint64_t code;
                 const double slack = type == TUTTI_FLOAT64 ? 1e-12 : 1e-4;
                 for (int k = 0; k < 2; k++) {
@@ -394,7 +395,7 @@ Test(elementwise, floats_and_a_number_round_once) {
 
 /* -------------------------------------------------------------------------------------------------- casts */
 
-/* Numbers that hurt: ends of all types, halves between small floats, and a bit more. */
+/* Difficult numbers: limits of all types, midpoints between small floats, and slightly more. */
 static size_t fill_for_cast(tutti_type type, void *x, size_t most) {
     size_t count = 0;
     if (!reference_is_float(type)) {
@@ -403,7 +404,7 @@ static size_t fill_for_cast(tutti_type type, void *x, size_t most) {
             for (int off = -2; off <= 2; off++) {
                 reference_store_integer(x, count++, type, (UINT64_C(1) << bit) + (uint64_t)off);
                 reference_store_integer(x, count++, type, (uint64_t)off - (UINT64_C(1) << bit));
-                /* Just beside the middle of two bfloat16 numbers, or two float16. */
+                /* Close to the midpoint of two bfloat16 numbers, or two float16 numbers. */
                 reference_store_integer(x, count++, type, (UINT64_C(0x101) << bit) + (uint64_t)off);
                 reference_store_integer(x, count++, type, (UINT64_C(0x801) << bit) + (uint64_t)off);
             }

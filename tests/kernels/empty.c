@@ -1,6 +1,6 @@
 /*
- * Arrays without elements: their addresses may be NULL, and what is reduced over nothing is the identity. Beside the sanitizers
- * this shows only crashes and results.
+ * Arrays without elements: their addresses may be NULL, and a reduction over nothing is the identity. Without the
+ * sanitizers this tests only crashes and results.
  */
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /*
- * Batch normalisation, softmax and its loss, embedding: against definitions in double, and cut over ranks against the whole.
+ * Batch normalisation, softmax and its loss, embedding: against definitions in double, and divided over ranks against
+ * the whole.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -30,7 +31,7 @@ typedef struct norm {
     const double *dy;
 } norm;
 
-/* y, and the weighted sum of y, from x alone: statistics and all. */
+/* y, and the weighted sum of y, from x alone, statistics included. */
 static double norm_forward(void *context) {
     norm *n = context;
     const size_t rows = n->args.rows, channels = n->args.channels;
@@ -86,11 +87,11 @@ static void check_norm(tutti_type type, size_t rows, size_t channels, bool affin
     tutti_kernel_batch_norm_backward_sums(&args, dy, back);
     if (rows > 0) array_check_near("sums", TUTTI_FLOAT64, back, expected_back, 2 * channels, 1e-10);
     cr_assert(array_is_bounded(back, channels * 16));
-    /* dy's place may become dx. */
+    /* dx may replace dy in place. */
     tutti_kernel_batch_norm_backward(&args, dy, back, (double)rows, dx);
     tutti_kernel_batch_norm_backward(&args, dy, back, (double)rows, dy);
     if (count > 0) cr_assert(memcmp(dx, dy, count * bytes) == 0);
-    /* One row gives the factor 1 / sqrt(epsilon) to what rounding leaves. */
+    /* With one row rounding errors get the factor 1 / sqrt(epsilon). */
     array_check_near("dx", type, dx, expected_dx, count, (rows < 3 ? 1000 : 30) * tolerance(type));
     for (size_t i = 0; i < count; i++)
         expected_dx[i] = dys[i] * (affine ? gammas[i % channels] : 1) * inverse[i % channels];
@@ -187,7 +188,7 @@ Test(normalise, softmax_of_infinities_and_nan) {
 
 /* -------------------------------------------------------------------------------------- cross-entropy */
 
-/* The loss and its gradient of classes that `parts` ranks have, some of them none. */
+/* The loss and its gradient with classes divided over `parts` ranks, some of which have none. */
 static void loss_in_parts(tutti_type type, size_t rows, size_t classes, const double *xs,
                           const tutti_kernel_labels *labels, const void *dlosses, int parts, double *losses_out,
                           double *dx_out) {

@@ -1,6 +1,6 @@
 /*
- * The kernels of kernels/cuda for operators under other names than the host's (on_cuda.h), so that the host's tests try them.
- * They run on the emulated grid, on the host's memory and at once.
+ * The kernels of kernels/cuda for operators under other names than the host's (on_cuda.h), so that the host's tests
+ * run them. They run synchronously on the emulated grid, on host memory.
  */
 #include "tests/kernels/on_cuda.h"
 
@@ -37,7 +37,7 @@ const tutti_device *tutti_cuda_device = &device;
 
 #define GOOD(call) cr_assert_eq(call, TUTTI_OK, #call ": %s", tutti_last_error())
 
-/* As many bytes as the caller asks for, filled with a pattern: callers must not rely on zeros. */
+/* The requested number of bytes, filled with a pattern: callers must not rely on zeros. */
 static void *take_scratch(size_t bytes) {
     if (bytes == 0) return NULL;
     void *scratch = aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -79,7 +79,7 @@ void tutti_kernel_matmul(const tutti_kernel_matmul_args *args) {
 
 size_t tutti_kernel_conv_scratch_bytes(tutti_type type, const tutti_kernel_window *window) {
     (void)type, (void)window;
-    return 0; /* what it needs depends on the number of filters: it is taken below */
+    return 0; /* its size depends on the number of filters: it is allocated below */
 }
 
 void tutti_kernel_conv_forward(tutti_type type, const tutti_kernel_window *window, int64_t filters, const void *x,

@@ -1,6 +1,6 @@
 /*
- * Included before all else in the tests of the operators' kernels: they then try those of the table for GPUs, which on_cuda.c calls
- * with the host's memory, on the emulated grid.
+ * Included first in the tests of the operators' kernels: they then test those of the table for GPUs, which on_cuda.c
+ * calls with host memory, on the emulated grid.
  */
 #ifndef TUTTI_TESTS_KERNELS_ON_CUDA_H
 #define TUTTI_TESTS_KERNELS_ON_CUDA_H

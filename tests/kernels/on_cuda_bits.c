@@ -1,6 +1,7 @@
 /*
- * The operators' kernels for GPUs beside the host's, bit for bit where kernels/operators.h says so: all types, on numbers that are
- * random bits, with NaN, infinities and zeros of both signs; and sums so long that they are added up in parts.
+ * The operators' kernels for GPUs compared with the host's, bit for bit where kernels/operators.h guarantees it: all
+ * types, on random bits, with NaN, infinities and zeros of both signs; and sums that are long enough to be computed
+ * in parts.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -19,7 +20,7 @@ static unsigned char *random_bits(uint64_t seed, size_t bytes) {
     return values;
 }
 
-/* Random bits, among them what is special. */
+/* Random bits, with special values among them. */
 static void *any_values(tutti_type type, uint64_t seed, size_t count) {
     const size_t bytes = tutti_type_bytes(type);
     unsigned char *values = random_bits(seed, count * bytes);
@@ -58,7 +59,7 @@ static void expect_bits(const char *what, int kind, tutti_type type, const void 
 
 enum { COUNT = 2002 };
 
-/* Beside float64 with CUDA's own functions, which here are the host's. */
+/* Except float64 with CUDA's own functions, which are the host's here. */
 Test(bits, elementwise_with_two_operands) {
     const int64_t shape[] = {COUNT}, dense[] = {1}, table[] = {7, 11, 26}, rows[] = {286, 26, 1},
                   columns[] = {0, 1, 11}, none[] = {0, 0, 0};
@@ -125,7 +126,7 @@ Test(bits, casts) {
         }
 }
 
-/* Sums of whole numbers, which are exact in any order; NaN has other bits where it is computed. */
+/* Sums of integers, which are exact in any order; a computed NaN has other bits. */
 static void check_reduce(tutti_reduction reduction, tutti_type type, int ndims, const int64_t *shape, unsigned dims) {
     const size_t bytes = tutti_type_bytes(type);
     size_t count = 1, results = 1;

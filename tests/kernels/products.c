@@ -1,5 +1,6 @@
 /*
- * Matrix products and convolutions against their definitions in double; gradients of float64 also against finite differences.
+ * Matrix products and convolutions against their definitions in double; gradients of float64 also against finite
+ * differences.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -105,7 +106,7 @@ Test(products, matmul_with_transposes_batches_and_bias) {
 /* ---------------------------------------------------------------------------------------- convolution */
 
 typedef struct conv_case {
-    tutti_kernel_window window; /* out_height and out_width: of padding below and on the right, instead */
+    tutti_kernel_window window; /* padding below and on the right is given by out_height and out_width instead */
     int64_t filters;
 } conv_case;
 
@@ -145,7 +146,7 @@ typedef struct conv_data {
     double *x, *weight, *bias, *dy, *y, *dx, *dweight, *dbias; /* gradients: 0 at first */
 } conv_data;
 
-/* By the definition; with gradients, those too. */
+/* By the definition; optionally with gradients. */
 static void convolve(conv_data *d, bool gradients) {
     const tutti_kernel_window *w = &d->w;
     double *y = d->y;
@@ -207,7 +208,7 @@ static void check_conv(tutti_type type, const conv_case *shape) {
     convolve(&d, false);
     tutti_kernel_conv_forward(type, &d.w, d.filters, x, weight, NULL, scratch, y);
     array_check_near("y without bias", type, y, d.y, d.y_count, tolerance(type));
-    /* Each alone: what it does not need may be missing. */
+    /* Each alone: arguments that it does not need may be NULL. */
     tutti_kernel_conv_backward(
         &d.w, &(tutti_kernel_conv_backward_args){type, d.filters, NULL, weight, dy, scratch, dx, NULL, NULL});
     tutti_kernel_conv_backward(
@@ -276,7 +277,7 @@ static void check_pool(tutti_type type, const conv_case *shape, int kind, bool s
     const size_t y_count = (size_t)(w.batch * w.out_height * w.out_width * w.channels);
     float *x = array_random(type, 5, x_count);
     if (specials && type == TUTTI_FLOAT32)
-        for (size_t i = 0; i < x_count; i++) { /* equal ones, NaN, infinities: the first of equals, the last NaN */
+        for (size_t i = 0; i < x_count; i++) { /* equal values, NaN, infinities: the first of equals, the last NaN */
             if (i % 3 == 0) x[i] = 0.5f;
             if (i % 17 == 0) x[i] = NAN;
             if (i % 5 == 0) x[i] = -INFINITY;

@@ -35,7 +35,7 @@ static const struct {
               {5, {2, 3, 2, 3, 2}},
               {8, {2, 1, 3, 1, 2, 2, 1, 3}}};
 
-/* What nothing gives. */
+/* The reduction of nothing. */
 static void store_identity(void *y, size_t i, tutti_type type, tutti_reduction reduction) {
     if (type == TUTTI_BOOL) reference_store_integer(y, i, type, reduction == TUTTI_MIN);
     else if (reference_is_float(type))
@@ -43,7 +43,7 @@ static void store_identity(void *y, size_t i, tutti_type type, tutti_reduction r
     else array_store_rounded(y, i, type, reduction == TUTTI_SUM ? 0 : reduction == TUTTI_MIN ? INFINITY : -INFINITY);
 }
 
-/* y[i] = y[i] reduced with x, for all but sums of floats. */
+/* y[i] = y[i] reduced with x, except for sums of floats. */
 static void take_in(void *y, size_t i, const void *x, size_t at, tutti_type type, tutti_reduction reduction) {
     const size_t bytes = tutti_type_bytes(type);
     unsigned char result[8];
@@ -100,7 +100,7 @@ Test(reduce, over_every_set_of_dimensions) {
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (unsigned dims = 0; dims < 1u << shapes[s].ndims; dims++)
             for (int type = 0; type < TUTTI_TYPE_COUNT; type++) {
-                /* Each type meets each reduction, but not on all sets of many dimensions. */
+                /* Each type with each reduction, but not on all sets of many dimensions. */
                 const bool all = shapes[s].ndims < 3;
                 for (int r = 0; r < 3; r++)
                     if (all || (int)((dims + (unsigned)type) % 3) == r)

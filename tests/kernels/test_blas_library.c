@@ -1,6 +1,6 @@
 /*
- * Where the module for GPUs finds cuBLAS, and what is said where it does not. The libraries are stand-ins that can only be found
- * (support/standins/standin_blas.c). The answer is found once for a process, and each test is one.
+ * Where the module for GPUs finds cuBLAS, and the error if it does not. The libraries are stand-ins that can only be
+ * found, not used (support/standins/standin_blas.c). The search happens once per process, and each test is a process.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -36,21 +36,21 @@ static void expect_reason(const char *name, const char *reason) {
     }
 }
 
-Test(blas_library, a_named_file_that_is_not_there_is_the_reason) {
+Test(blas_library, a_named_file_that_is_missing_is_the_reason) {
     expect_reason("/there/is/no/libcublas.so", "/there/is/no/libcublas.so cannot be opened");
 }
 
-Test(blas_library, what_a_library_lacks_is_named) {
+Test(blas_library, missing_functions_of_a_library_are_named) {
     expect_reason("standin_blas_lacking", "cuBLAS has no cublasGemmEx");
 }
 
-Test(blas_library, the_named_one_is_taken) {
+Test(blas_library, the_named_library_is_used) {
     const tutti_blas_library *library;
     cr_assert_eq(open_named("standin_blas", &library), TUTTI_OK, "%s", tutti_last_error());
     cr_assert(library->gemm != NULL && library->create != NULL);
 }
 
-/* A Python environment in this folder, as pip makes it, and no other place. One that the system has comes before it. */
+/* A Python environment in this folder, as pip makes it, and no other place. A system's cuBLAS takes precedence. */
 static void expect_found_in_environment(void) {
     const tutti_blas_library *library;
     Dl_info info;
@@ -73,13 +73,13 @@ static void forget_places(void) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
 }
 
-Test(blas_library, a_python_environment_is_looked_into) {
+Test(blas_library, a_python_environment_is_searched) {
     forget_places();
     setenv("VIRTUAL_ENV", "env", 1);
     expect_found_in_environment();
 }
 
-Test(blas_library, so_are_those_whose_programs_are_on_the_path) {
+Test(blas_library, environments_with_programs_on_the_path_are_searched) {
     char path[4096];
     forget_places();
     snprintf(path, sizeof path, "/nowhere/bin:env/bin:%s", getenv("PATH"));

@@ -1,6 +1,6 @@
 /*
- * Copies of boxes between strided arrays, against a copy index by index. Arrays are allocations of just their size, so that the address
- * sanitizer sees a step beyond; bytes between the elements must stay.
+ * Copies of boxes between strided arrays, against a copy index by index. Arrays are allocations of exactly their
+ * size, so that the address sanitizer detects accesses beyond; bytes between the elements must not change.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ TestSuite(box, .timeout = 120);
 static const size_t element_sizes[] = {1, 2, 4, 8, 3, 16, 12, 40};
 #define SIZES (sizeof element_sizes / sizeof *element_sizes)
 
-/* Its first byte is a line's first. */
+/* Its first byte begins a cache line. */
 static char *make_array(size_t bytes, int pattern) {
     void *array = NULL;
     cr_assert_eq(posix_memalign(&array, 64, bytes > 0 ? bytes : 1), 0);
@@ -52,7 +52,8 @@ Test(box, random_boxes_are_copied_and_nothing_else_is_touched) {
     }
 }
 
-/* rows x columns of an array whose rows are dst_pitch elements apart, from one whose columns are src_pitch elements apart. */
+/* rows x columns of an array whose rows are dst_pitch elements apart, from one whose columns are src_pitch elements
+ * apart. */
 static boxes_case transpose(size_t element, int64_t rows, int64_t columns, int64_t dst_pitch, int64_t src_pitch,
                             size_t at) {
     return (boxes_case){.box = {.ndims = 2,
@@ -77,7 +78,7 @@ Test(box, transposes_of_every_size_around_a_tile) {
                 boxes_case c = transpose(element_sizes[e], rows, columns, columns, rows, ats[(i + k) % 4]);
                 check(&c);
                 c = transpose(element_sizes[e], rows, columns, 192, rows + 3,
-                              ats[i % 4]); /* all rows begin alike in a line */
+                              ats[i % 4]); /* all rows begin at the same offset in a line */
                 check(&c);
             }
 }
@@ -102,7 +103,7 @@ Test(box, rows_of_every_length) {
     }
 }
 
-/* Where arrays are larger than caches, other code runs. */
+/* For arrays larger than the caches other code runs. */
 Test(box, boxes_of_many_mebibytes) {
     static const int64_t lengths[] = {100, 200, 700, 1024, 3000, 5000};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -122,7 +123,7 @@ Test(box, boxes_of_many_mebibytes) {
     check(&c);
 }
 
-Test(box, what_lies_together_in_both_arrays_is_one_piece) {
+Test(box, contiguous_parts_of_both_arrays_are_one_piece) {
     tutti_box_copy copy;
     tutti_box box = {.ndims = 4,
                      .element_bytes = 4,
@@ -141,14 +142,14 @@ Test(box, what_lies_together_in_both_arrays_is_one_piece) {
     cr_assert_not(tutti_box_is_contiguous(&copy));
     box = (tutti_box){
         .ndims = 3, .element_bytes = 2, .shape = {4, 5, 6}, .dst_strides = {30, 6, 1}, .src_strides = {1, 24, 4}};
-    tutti_box_plan(&box, &copy); /* two dimensions of three lie alike */
+    tutti_box_plan(&box, &copy); /* two of three dimensions have the same layout */
     cr_assert(copy.ndims == 2 && copy.transposes && copy.unit_bytes == 2);
-    box.src_strides[0] = -1; /* another loop goes backwards then, where blocks do not mind */
+    box.src_strides[0] = -1; /* another loop then goes backwards; blocks support this */
     tutti_box_plan(&box, &copy);
     cr_assert(copy.ndims == 2 && copy.transposes && copy.dims[0].src_step == 2 && copy.dims[0].dst_step == -60);
     box =
         (tutti_box){.ndims = 2, .element_bytes = 4, .shape = {3, 5}, .dst_strides = {-5, -1}, .src_strides = {-5, -1}};
-    tutti_box_plan(&box, &copy); /* backwards in both is forwards */
+    tutti_box_plan(&box, &copy); /* backwards in both equals forwards */
     cr_assert(tutti_box_is_contiguous(&copy) && copy.dst_first == -56 && copy.src_first == -56);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Convolutions by oneDNN beside those by matrix products (conv.c, which test_layers.c checks): equal but for the order of sums. In a
- * build without oneDNN nothing is claimed to be done.
+ * Convolutions by oneDNN compared with those by matrix products (conv.c, which test_layers.c checks): equal except
+ * for the order of sums. In a build without oneDNN the calls must report that nothing was done.
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -76,7 +76,7 @@ static void check(int batch, tutti_conv conv, tutti_padding padding, bool wants_
             tutti_conv_backward(&conv, &backward);
             continue;
         }
-        if (needs > 0) { /* too little room is refused */
+        if (needs > 0) { /* too small a buffer is refused */
             forward.scratch_count = backward.scratch_count = needs - 1;
             cr_assert(!tutti_conv_library_forward(&conv, &forward) && !tutti_conv_library_backward(&conv, &backward));
             forward.scratch_count = backward.scratch_count = needs;
@@ -101,7 +101,7 @@ static tutti_conv make(int height, int width, int channels, int filters, int ker
         .filters = filters};
 }
 
-Test(conv_library, gives_what_matrix_products_give) {
+Test(conv_library, has_the_results_of_matrix_products) {
     tutti_gemm_use_one_thread();
     for (int mode = 0; mode < 4; mode++) { /* bias, ReLU */
         const struct {
@@ -120,7 +120,7 @@ Test(conv_library, gives_what_matrix_products_give) {
     }
 }
 
-/* The convolutions of LeNet and of ResNets must not fall back on processors that oneDNN has kernels for. */
+/* On processors for which oneDNN has kernels, the convolutions of LeNet and of ResNets must use them. */
 Test(conv_library, is_used_where_the_build_has_it_and_not_when_it_is_switched_off) {
     tutti_conv conv = make(8, 8, 16, 16, 3, 1);
     conv.window.pad_top = conv.window.pad_left = 1;

@@ -1,8 +1,8 @@
 /*
- * The kernels of kernels/cuda against those of kernels/host, on the host: compiled as C++, their grids are walked through
- * thread by thread (tests/support/emulated). Bit for bit, except where sums have another order. Loss and optimizers are in
- * test_cuda_kernels_loss.c. The same files are a second program, where the kernels are a module's: a GPU's, or those of the
- * stand-in (tests/support/emulated/module_kernels.c).
+ * The kernels of kernels/cuda against those of kernels/host, on the host: compiled as C++, their grids run thread by
+ * thread (tests/support/emulated). Bit for bit, except where sums have another order. Loss and optimizers are in
+ * test_cuda_kernels_loss.c. A second program of the same files tests the kernels of a module: a GPU's, or the
+ * stand-in's (tests/support/emulated/module_kernels.c).
  */
 #include "kernels/gemm.h"
 #include "tests/support/emulated/arrays.h"
@@ -41,7 +41,7 @@ Test(elements, fill_reaches_the_end_where_a_thread_writes_more_than_once) {
     FREE(got);
 }
 
-Test(elements, what_dropout_drops_is_the_hosts_wherever_a_part_of_the_batch_begins) {
+Test(elements, dropout_equals_the_hosts_wherever_a_part_of_the_batch_begins) {
     tutti_step_values values = {.time = 12345};
     for (size_t i = 0; i < COUNT_OF(counts); i++)
         for (uint64_t first = 0; first < 9; first += first < 4 ? 1 : 4) {
@@ -159,7 +159,7 @@ static const window_case window_cases[] = {
     {3, 7, 9, 3, 2, 3, 2, TUTTI_PADDING_SAME, true},    {2, 3, 9, 7, 1, 4, 3, TUTTI_PADDING_SAME, false},
 };
 
-/* The last case has enough images that each thread takes several. */
+/* The last case has so many images that each thread processes several. */
 static const window_case *windows_case(size_t i) {
     static const window_case many = {8500, 3, 2, 1, 1, 2, 1, TUTTI_PADDING_SAME, false};
     return i < COUNT_OF(window_cases) ? &window_cases[i] : &many;
@@ -210,7 +210,7 @@ Test(windows, unfolding_and_folding_are_their_definition) {
             (size_t)of->batch * out_count(&window, window.channels) * (size_t)(window.kernel * window.kernel);
         float *x = array(count), *expected = unwritten(columns_count);
         walk_columns(&window, of->batch, x, expected, false);
-        /* Where channels do not come in fours, columns may lie anywhere. */
+        /* If channels are not a multiple of four, columns need no alignment. */
         for (size_t at = 0; at < (window.channels % 4 == 0 ? 1 : 2); at++) {
             float *got = unwritten(at + columns_count);
             tutti_gpu_unfold(compute, &window, of->batch, x, got + at, false);
@@ -323,7 +323,8 @@ static void check_dense(size_t batch, int inputs, int outputs, tutti_precision p
          dx_expected);
 }
 
-/* Of each product in the layer's forward and backward one has many terms, whose sum may be computed in parts. */
+/* Each product of the layer's forward and backward has many terms in one case, so that its sum may be computed in
+ * parts. */
 Test(windows, a_dense_layer_is_the_hosts_within_rounding) {
     static const struct {
         size_t batch;

@@ -9,7 +9,7 @@ Test(loss, gradients_are_the_hosts_and_sums_within_rounding) {
         size_t count = (size_t)batches[i] * 10;
         float *logits = array(count), *got = unwritten(count), *expected = unwritten(count);
         int32_t *labels = bytes_array((size_t)batches[i] * sizeof *labels);
-        for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* equals among them */
+        for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* some are equal */
         for (int b = 0; b < batches[i]; b++) labels[b] = b * 7 % 10;
         double sums[2] = {1.5, 3}, sums_expected[2] = {1.5, 3};
         tutti_softmax_loss_args args = {.batch = batches[i],
@@ -31,10 +31,10 @@ Test(loss, gradients_are_the_hosts_and_sums_within_rounding) {
     }
 }
 
-/* Some of `all` classes, of both sides. */
+/* Some of `all` classes, for both implementations. */
 typedef struct parts_case {
     int batch, classes, first, all;
-    bool shares, counts; /* labels are distributions; right answers are counted */
+    bool shares, counts; /* labels are distributions; correct answers are counted */
 } parts_case;
 
 static tutti_softmax_parts make_parts(const parts_case *c, const float *logits, const int32_t *labels,
@@ -52,7 +52,7 @@ static tutti_softmax_parts make_parts(const parts_case *c, const float *logits, 
                                  .best = c->counts ? bytes_array(count * sizeof(int32_t)) : NULL};
 }
 
-/* Another rank has found a larger logit, of every third sample. */
+/* Another rank has a larger logit for every third sample. */
 static void bring_together(const parts_case *c, tutti_softmax_parts *parts) {
     for (int b = 0; b < c->batch; b += 3) parts->largest[b] += 0.5;
 }
@@ -67,7 +67,7 @@ static void check_parts(const parts_case *c) {
     const size_t count = (size_t)c->batch * (size_t)c->classes, nshares = (size_t)c->batch * (size_t)c->all;
     float *logits = array(count), *got = unwritten(count), *expected = unwritten(count), *shares = array(nshares);
     int32_t *labels = bytes_array((size_t)c->batch * sizeof *labels);
-    for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* equals among them */
+    for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* some are equal */
     for (size_t e = 0; e < nshares; e++) shares[e] = fmaxf(0, roundf(shares[e] * 4) / 4);
     for (int b = 0; b < c->batch; b++) labels[b] = b * 7 % c->all;
     tutti_softmax_parts on_gpu = make_parts(c, logits, labels, c->shares ? shares : NULL),
@@ -87,7 +87,7 @@ static void check_parts(const parts_case *c) {
     expect_near("dlogits", count, got, expected, 2e-6); /* the sums have another order */
     expect_doubles("losses", 1, sums, sums_expected);
     cr_assert_eq(sums[1], sums_expected[1], "%g right answers, not %g", sums[1], sums_expected[1]);
-    cr_assert(!c->counts || c->batch < 100 || c->all > 20 || sums[1] > 4, "no answer is right");
+    cr_assert(!c->counts || c->batch < 100 || c->all > 20 || sums[1] > 4, "no answer is correct");
     FREE(logits, got, expected, shares, labels, on_gpu.largest, on_gpu.sums, on_host.largest, on_host.sums);
     if (c->counts) FREE(on_gpu.best, on_host.best);
 }
@@ -105,7 +105,7 @@ typedef struct piece_arrays {
     float *gradient, *states[2], *states_expected[2], *parameter, *parameter_expected;
 } piece_arrays;
 
-enum { PIECES = 70 }; /* more than one launch takes */
+enum { PIECES = 70 }; /* more than one launch processes */
 
 static void make_pieces(piece_arrays *made) {
     static const size_t sizes[] = {0, 1, 3, 4, 5, 1023, 1024, 1025, 5000};
@@ -160,7 +160,7 @@ Test(optimizer, all_rules_are_the_hosts_on_many_arrays_at_once) {
     adam.decoupled = true;
     values.adam = tutti_optimizer_adam_factors(&adam);
     check_update(true, NULL, &adam, &values);
-    adam.weight_decay = 0; /* of pieces that do not decay, with the factors of those that do */
+    adam.weight_decay = 0; /* elements of pieces without decay, with the factors of pieces with decay */
     check_update(true, NULL, &adam, &values);
 }
 

@@ -5,7 +5,7 @@
 
 typedef struct norm_arrays {
     float *x, *gamma, *beta, *dy;
-    float *moving_mean, *moving_variance, *scratch, *kept; /* of one of the two that are compared */
+    float *moving_mean, *moving_variance, *scratch, *kept; /* arrays of one of the two implementations */
     float *y, *dx, *dgamma, *dbeta;
 } norm_arrays;
 
@@ -13,7 +13,7 @@ static float *room(const tutti_batch_norm *norm) {
     return unwritten(tutti_batch_norm_scratch_count(norm));
 }
 
-/* What both read, and room for what one writes. */
+/* The inputs of both, and buffers for the outputs of one. */
 static norm_arrays make_arrays(const tutti_batch_norm *norm, size_t rows, const norm_arrays *same) {
     const size_t channels = (size_t)norm->channels, count = rows * channels;
     norm_arrays a = {0};
@@ -47,7 +47,7 @@ static tutti_batch_norm_backward_args backward_args(const norm_arrays *a, size_t
                                             a->kept, a->scratch, a->dgamma, a->dbeta, a->dx};
 }
 
-/* One or two rows: deviations may be next to nothing, and what rounding leaves is divided by them. */
+/* One or two rows: deviations may be almost 0, and rounding errors are divided by them. */
 static void check_norm(size_t rows, int channels_of, bool relu) {
     const tutti_batch_norm norm = {channels_of, 1e-3, 0.1, relu};
     const size_t channels = (size_t)channels_of, count = rows * channels;
@@ -85,15 +85,15 @@ Test(norms, batch_norm_is_the_hosts_within_rounding, .timeout = 100) {
     static const int channels_of[] = {1, 3, 16, 31, 64, 513};
     for (size_t r = 0; r < COUNT_OF(rows_of); r++)
         for (size_t c = 0; c < COUNT_OF(channels_of); c++) check_norm(rows_of[r], channels_of[c], (r + c) % 2 == 0);
-    check_norm(20000, 16, true); /* as many groups of rows as there may be */
+    check_norm(20000, 16, true); /* the largest number of groups of rows */
 }
 
-/* The sums of groups have no room then, and there is one group. */
+/* Then there is no space for the sums of groups, and there is one group. */
 Test(norms, more_channels_than_partials_have_room_for_are_normalised, .timeout = 100) {
     check_norm(3, TUTTI_COMPUTE_PARTIALS / 4 + 1, true);
 }
 
-Test(norms, values_that_are_no_numbers_stay_in_their_channel) {
+Test(norms, nans_stay_in_their_channel) {
     enum { ROWS = 40, CHANNELS = 5 };
     const tutti_batch_norm norm = {CHANNELS, 1e-5, 0.1, true};
     norm_arrays host = make_arrays(&norm, ROWS, NULL);

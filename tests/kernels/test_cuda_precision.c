@@ -1,7 +1,7 @@
 /*
- * How exact matrix products are, on a module's compute (tests/support/emulated/module_kernels.c): 1 + 2^-12 has more bits than TF32 and
- * bfloat16 keep, and sums of it are exact in float32. So a product tells in which precision it was computed, and whether TF32 is used
- * unasked.
+ * Precision of matrix products on a module's compute (tests/support/emulated/module_kernels.c): 1 + 2^-12 has more
+ * bits than TF32 and bfloat16 keep, and sums of it are exact in float32. So a product shows the precision in which it
+ * was computed, and whether TF32 is used without being requested.
  */
 #include "tests/support/emulated/arrays.h"
 

@@ -1,6 +1,6 @@
 /*
- * The kernels of reductions and copies for GPUs, compiled for the host (support/emulated/reduce_threads.cc), against
- * the host's own loops. All types and reductions, on random bits, on special values, at all alignments, bit for bit.
+ * The kernels for reductions and copies on GPUs, compiled for the host (support/reduce_threads.cc), against the
+ * host's own loops. All types and reductions, on random bits, on special values, at all alignments, bit for bit.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -152,7 +152,7 @@ Test(device_arithmetic, averages_divide_by_any_number_of_ranks) {
     free(b);
 }
 
-/* Vectors of 16 bytes are used only where all buffers allow it, and head, vectors and tail are all there is. */
+/* Vectors of 16 bytes are used only if all buffers allow it, and head, vectors and tail cover everything. */
 Test(device_arithmetic, vectors_lie_at_multiples_of_16_in_every_buffer) {
     for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
         size_t bytes = tutti_type_bytes(type);
@@ -234,7 +234,7 @@ Test(device_arithmetic, a_result_may_be_a_source) {
     free(b);
 }
 
-Test(device_arithmetic, many_copies_are_all_made_and_no_more) {
+Test(device_arithmetic, many_copies_are_all_made_and_nothing_else) {
     enum { BYTES = 9000 };
     static _Alignas(16) char from[BYTES], to[BYTES], expected[BYTES];
     tutti_cuda_copies copies = {0};
@@ -251,7 +251,7 @@ Test(device_arithmetic, many_copies_are_all_made_and_no_more) {
     cr_assert_eq(value, 4711);
 }
 
-Test(device_arithmetic, a_counted_copy_is_as_long_as_is_said_when_it_runs_and_no_longer_than_the_most) {
+Test(device_arithmetic, a_counted_copy_reads_its_length_when_it_runs_up_to_the_maximum) {
     enum { MOST = 1000 };
     static const uint64_t counts[] = {0, 1, 15, 16, 17, MOST - 1, MOST, MOST + 1, UINT64_MAX};
     static _Alignas(16) char from[MOST + 32], to[MOST + 32], expected[MOST + 32];

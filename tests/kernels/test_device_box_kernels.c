@@ -1,6 +1,6 @@
 /*
- * The kernels of copies of boxes for GPUs, compiled for the host (support/emulated/box_threads.cc), against a copy
- * index by index.
+ * The kernels for copies of boxes on GPUs, compiled for the host (support/box_threads.cc), against a copy index by
+ * index.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ TestSuite(device_box_kernels, .timeout = 120);
 
 /* How kernels were used by a copy. */
 typedef struct used {
-    int kernels, tiles, packs, words[17]; /* by the bytes of a word */
+    int kernels, tiles, packs, words[17]; /* indexed by the bytes of a word */
     unsigned blocks;
 } used;
 
@@ -35,7 +35,7 @@ static char *make_array(size_t bytes, int pattern) {
     return array;
 }
 
-/* `most`: words of one kernel. */
+/* `most`: largest number of words of one kernel. */
 static used check(const boxes_case *c, uint32_t most, unsigned blocks) {
     char text[512];
     char *src = make_array(c->src_bytes, 1), *dst = make_array(c->dst_bytes, 77),
@@ -80,7 +80,7 @@ static boxes_case transpose(size_t element, int64_t rows, int64_t columns) {
                         .src_bytes = 2 * (size_t)(rows * columns) * element};
 }
 
-Test(device_box_kernels, transposes_go_by_tiles_of_every_size) {
+Test(device_box_kernels, transposes_use_tiles_of_every_size) {
     static const int64_t extents[] = {8, 31, 33, 64, 65, 130, 132};
     for (size_t element = 1; element <= 16; element *= 2)
         for (int i = 0; i < 7; i++)
@@ -93,7 +93,7 @@ Test(device_box_kernels, transposes_go_by_tiles_of_every_size) {
             }
 }
 
-Test(device_box_kernels, short_words_go_in_fours_of_bytes_where_all_is_aligned) {
+Test(device_box_kernels, short_words_are_copied_in_groups_of_four_bytes_if_aligned) {
     boxes_case c = transpose(1, 132, 260);
     cr_assert_eq(check(&c, TUTTI_CUDA_BOX_MOST, 3).packs, 1);
     cr_assert_gt(check(&c, 9000, 3).packs, 1); /* parts */
@@ -132,7 +132,7 @@ Test(device_box_kernels, words_are_as_long_as_addresses_and_steps_permit) {
     cr_assert_eq(copy_rows(64, 64, 128, 3).words[1], 1);
 }
 
-/* What is too much for 31 bits is never run here, only counted. */
+/* Sizes beyond 31 bits are never run here, only counted. */
 typedef struct tally {
     uint64_t bytes, most;
     int kernels;
@@ -168,7 +168,7 @@ Test(device_box_kernels, more_than_31_bits_of_words_take_several_kernels) {
                    &copy);
     cr_assert_eq(tutti_cuda_box_each(&copy, NULL, NULL, TUTTI_CUDA_BOX_MOST, count, &t), 0);
     cr_assert(t.bytes == (uint64_t)(10 * gibi) && t.most < UINT64_C(1) << 31, "%d kernels", t.kernels);
-    t = (tally){.kernels = 998}; /* one that fails is the last */
+    t = (tally){.kernels = 998}; /* a failing kernel is the last one */
     cr_assert_eq(tutti_cuda_box_each(&copy, NULL, NULL, TUTTI_CUDA_BOX_MOST, count, &t), 1);
     cr_assert_eq(t.kernels, 1000);
 }

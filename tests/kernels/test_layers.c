@@ -23,7 +23,7 @@ static double *random_array(size_t count) {
     return values;
 }
 
-/* Full of NaN: what backward does not write, stays visible. */
+/* Filled with NaN, so that elements that backward does not write are visible. */
 static double *unwritten_array(size_t count) {
     double *values = malloc((count + 1) * sizeof *values);
     for (size_t i = 0; i < count; i++) values[i] = NAN;
@@ -346,13 +346,13 @@ Test(softmax_loss, is_stable_for_huge_logits_and_counts_right_answers) {
                                     .correct_out = &correct};
     double loss = tutti_softmax_loss(&args);
     cr_assert(fabs(loss - log(3)) < 1e-12, "%.15g", loss);
-    cr_assert_eq(correct, 1); /* of the equal logits the first counts, which is not the label */
+    cr_assert_eq(correct, 1); /* the first of the equal logits counts, which is not the label */
     cr_assert(fabs(dlogits[5] - 0.5 * (1 / 3.0 - 1)) < 1e-15);
     args.batch = 3;
     cr_assert(isfinite(tutti_softmax_loss(&args)));
 }
 
-/* In parts: 7 classes as 3 and 4. The parts' largest and sums are brought together here. */
+/* In parts: 7 classes as 3 and 4. The parts' maxima and sums are combined here. */
 typedef struct parts_data {
     int32_t labels[3];
     double *logits, *distributions; /* [3, 7]; NULL: labels count */
@@ -415,7 +415,7 @@ Test(softmax_parts, gradients_with_distributions_match_finite_differences) {
     free(logits), free(distributions), free(dlogits);
 }
 
-/* exp underflows, and the logarithm of that times 0 would be no number. */
+/* exp underflows, and its logarithm times 0 would be NaN. */
 Test(softmax_parts, losses_of_finite_logits_are_finite) {
     double logits[3 * 7] = {1e4, -1e4, 0, 0, 1e30, -1e30, 5}, distributions[3 * 7] = {1, 0, 0, 0, 0, 0, 0},
                       dlogits[3 * 7];

@@ -1,6 +1,6 @@
 /*
- * Batch norm, average-pool and add as layers, compiled in double: gradients against central differences, forward against
- * the definition, moving values against theirs.
+ * Batch norm, average-pool and add as layers, compiled in double: gradients against central differences, forward and
+ * moving values against their definitions.
  */
 #include <criterion/criterion.h>
 #include <math.h>

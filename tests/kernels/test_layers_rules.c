@@ -31,7 +31,7 @@ Test(random, philox_gives_the_known_answers_of_random123) {
 
 Test(random, truncated_normal_has_its_moments_and_bounds) {
     enum { COUNT = 200000 };
-    const double stddev = 0.1, inside = 0.87962566103423978; /* of the unit normal cut at two */
+    const double stddev = 0.1, inside = 0.87962566103423978; /* of the unit normal truncated at two */
     double *data = malloc(COUNT * sizeof *data);
     tutti_random_truncated_normal(3, tutti_random_stream(TUTTI_RANDOM_INITIALIZER, 1, 0), stddev, COUNT, data);
     double sum = 0, squares = 0, beyond_one = 0;
@@ -76,7 +76,8 @@ Test(sgd, momentum_follows_its_closed_form) {
     }
 }
 
-/* Nesterov: as with a velocity that looks one step ahead. The document's form: lr g + m lr v, v with this step's gradient. */
+/* Nesterov: like a velocity that looks one step ahead. The document's form: lr g + m lr v, with v including this
+ * step's gradient. */
 Test(sgd, nesterov_adds_the_gradient_once_more) {
     double gradient[2] = {1, -0.5}, velocity[2] = {0, 0}, parameter[2] = {2, 3}, v[2] = {0, 0}, expected[2] = {2, 3};
     tutti_sgd rule = {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
@@ -98,7 +99,7 @@ Test(sgd, weight_decay_shrinks_parameters_geometrically) {
     cr_assert(fabs(parameter[0] - 2 * pow(0.95, 10)) < 1e-14 && fabs(parameter[1] + 3 * pow(0.95, 10)) < 1e-14);
 }
 
-/* The algorithm as in the paper, one scalar. */
+/* The paper's algorithm for one scalar. */
 static double reference_adam(const tutti_adam *rule, const double *gradients, int steps, double parameter) {
     double mean = 0, square = 0;
     for (int t = 1; t <= steps; t++) {

@@ -11,13 +11,14 @@
 #include "tests/support/reference.h"
 
 #define MAX_SOURCES 9
-#define MAX_COUNT   4133 /* a prime, one int8 block and a bit */
+#define MAX_COUNT   4133 /* a prime, slightly more than one int8 block */
 #define ROOM        (MAX_COUNT + 3)
 
 static const char *const all_variants[] = {"plain", "neon", "avx2", "avx512"};
 #define VARIANTS (sizeof all_variants / sizeof *all_variants)
 
-/* Sources and results, each in an allocation of its own, so that the address sanitizer sees a step beyond the end. */
+/* Sources and results, each in an allocation of its own, so that the address sanitizer detects accesses beyond the
+ * end. */
 typedef struct buffers {
     void *sources[MAX_SOURCES];
     void *result, *expected, *streamed[2];
@@ -43,7 +44,7 @@ static void *at(void *buffer, size_t index, tutti_type type) {
     return (char *)buffer + index * tutti_type_bytes(type);
 }
 
-/* Into dst, or with dst NULL past the caches into both of `streamed`. */
+/* Reduces to dst or, if dst is NULL, with streaming stores to both of `streamed`. */
 static void reduce_to(void *dst, void *const *streamed, const void *const *srcs, int nsrcs, size_t count,
                       tutti_type type, tutti_reduction reduction) {
     double factors[MAX_SOURCES];
@@ -65,7 +66,7 @@ static void reduce(void *dst, const void *const *srcs, int nsrcs, size_t count, 
     reduce_to(dst, NULL, srcs, nsrcs, count, type, reduction);
 }
 
-/* The same past the caches: into the places of dst in two buffers, one of them an element further on. */
+/* The same with streaming stores: to the places of dst in two buffers, one of them shifted by an element. */
 static void check_streamed(const buffers *b, const void *dst, const void *const *srcs, int nsrcs, size_t count,
                            size_t shift, tutti_type type, tutti_reduction reduction) {
     size_t bytes = count * tutti_type_bytes(type);
@@ -110,7 +111,7 @@ static void check_call(buffers *b, int nsrcs, size_t count, size_t shift, int in
     if (in_place < 0) check_streamed(b, dst, srcs, nsrcs, count, shift, type, reduction);
 }
 
-/* Runs the body for every variant here, type and reduction. */
+/* Runs the body for every variant of this machine, type and reduction. */
 #define FOR_EACH_VARIANT                                                                                               \
     for (size_t variant = 0; variant < VARIANTS; variant++)                                                            \
         if (tutti_reduce_use_variant(all_variants[variant]))
@@ -128,7 +129,7 @@ Test(reduce, the_same_pairs_of_type_and_reduction_exist_as_in_the_reference) {
     cr_assert_not(tutti_reduce_supports(TUTTI_INT8, TUTTI_REDUCTION_COUNT));
 }
 
-Test(reduce, an_unknown_variant_changes_nothing_and_no_name_takes_the_best) {
+Test(reduce, an_unknown_variant_changes_nothing_and_null_selects_the_best) {
     const char *best = tutti_reduce_variant_name();
     cr_assert_not(tutti_reduce_use_variant("abacus"));
     cr_assert_str_eq(tutti_reduce_variant_name(), best);
@@ -177,7 +178,7 @@ Test(reduce, the_result_may_replace_any_of_the_sources) {
     buffers_destroy(&b);
 }
 
-/* Arbitrary bits, every other element one of the rarer kinds: zeros, infinities, NaNs, denormals, extremes. */
+/* Arbitrary bits; every other element is a special value: zeros, infinities, NaNs, denormals, extremes. */
 static void fill_bits(void *buffer, size_t bytes, tutti_type type, uint64_t seed) {
     static const uint32_t rare[] = {0x00000000, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345,
                                     0x7f812345, 0x00000001, 0x807fffff, 0x7f7fffff, 0xff7fffff, 0x00800000};
@@ -187,7 +188,7 @@ static void fill_bits(void *buffer, size_t bytes, tutti_type type, uint64_t seed
     for (size_t i = 0; i < bytes / 8; i += 2) {
         uint64_t pick = reference_hash(seed, i, 2);
         if (type == TUTTI_FLOAT32) memcpy(&words[i], &rare[pick % 12], 4);
-        else words[i] = (uint64_t)rare[pick % 12] << 32 | (pick >> 60 == 0); /* alike in the upper half */
+        else words[i] = (uint64_t)rare[pick % 12] << 32 | (pick >> 60 == 0); /* equal in the upper half */
     }
 }
 
@@ -246,7 +247,7 @@ Test(reduce, every_code_of_the_small_floats_is_read_and_rounded_as_by_the_refere
 }
 
 Test(reduce, float8_overflows_as_pytorch_casts_do) {
-    /* e4m3fn has no infinity: sums beyond 448 stay there. e5m2: 57344 + 4096 is the tie with what would be 65536. */
+    /* e4m3fn has no infinity: sums beyond 448 saturate. e5m2: 57344 + 4096 is the tie with the next number, 65536. */
     const uint8_t e4m3[][3] = {{0x7e, 0x58, 0x7e}, {0x7e, 0x59, 0x7e}, {0xfe, 0xfe, 0xfe}, {0x7f, 0x38, 0x7f}};
     const uint8_t e5m2[][3] = {{0x7b, 0x6b, 0x7b}, {0x7b, 0x6c, 0x7c}, {0xfb, 0xfb, 0xfc}, {0x7c, 0xfc, 0x7f}};
     FOR_EACH_VARIANT {

@@ -1,5 +1,6 @@
 /*
- * Loops that are compiled for each instruction set give the bits of the baseline with each that this processor has.
+ * Loops that are compiled for each instruction set have the baseline's results, bit for bit, with each that this
+ * processor supports.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -98,7 +99,7 @@ Test(vector, every_instruction_set_gives_the_bits_of_the_baseline) {
     array_free(results);
 }
 
-/* More accurate than a float32 sum, whatever the order. */
+/* More accurate than a float32 sum in any order. */
 Test(vector, sums_and_maxima_of_every_length) {
     for (size_t count = 0; count < MOST; count++) {
         double sum = 0, products = 0, largest = -INFINITY;

@@ -1,7 +1,7 @@
 /*
- * Attempts to connect, both sides in one process, at its own listener: which transport a pipe is made of where the
- * best one leads nowhere. That one is verbs, which leads nowhere on a machine without an adapter, whatever listeners
- * say.
+ * Attempts to connect, both sides in one process, at its own listener: which transport a pipe uses where the best one
+ * cannot reach the peer. The best one is verbs, which reaches no peer on a machine without an adapter, whatever
+ * listeners announce.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ static int index_of(const tutti_transport *transport) {
     return i;
 }
 
-/* What both sides come to, by a ticket for verbs between two that have these transports, too. */
+/* Runs both sides of an attempt, with a ticket for verbs between two sides that also have these transports. */
 static void open_both(uint64_t comm_id, uint32_t others, tutti_pipe *pipes[SIDES], tutti_status statuses[SIDES],
                       char errors[SIDES][256]) {
     tutti_async_connect *attempts[SIDES] = {NULL, NULL};
@@ -50,7 +50,7 @@ static void open_both(uint64_t comm_id, uint32_t others, tutti_pipe *pipes[SIDES
     }
 }
 
-Test(async_connect, turns_to_the_next_transport_where_one_leads_nowhere) {
+Test(async_connect, uses_the_next_transport_where_one_cannot_reach_the_peer) {
     tutti_pipe *pipes[SIDES];
     tutti_status statuses[SIDES];
     char errors[SIDES][256], there[] = "bytes", here[sizeof there] = "";
@@ -68,7 +68,7 @@ Test(async_connect, turns_to_the_next_transport_where_one_leads_nowhere) {
     for (int i = 0; i < SIDES; i++) pipes[i]->transport->close(pipes[i]);
 }
 
-Test(async_connect, says_why_where_there_is_no_other) {
+Test(async_connect, gives_the_reason_where_there_is_no_other_transport) {
     tutti_pipe *pipes[SIDES];
     tutti_status statuses[SIDES];
     char errors[SIDES][256];

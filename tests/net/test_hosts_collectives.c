@@ -75,7 +75,7 @@ Test(hosts_collectives, all_kinds_equal_the_reference_on_four_hosts_of_one_to_fo
     sweep(LAYOUT(2, 4, 1, 3));
 }
 
-/* What no sweep has: the default settings, and sizes of which some are a piece of a link's, some many. */
+/* Covers what no sweep has: the default settings, and sizes of one and of many pieces of a link. */
 static tutti_status move_megabytes(ranks_context *context) {
     static const size_t counts[] = {5003, 70001, 300007};
     for (int kind = 0; kind < CALL_KINDS; kind++) {
@@ -115,7 +115,7 @@ static tutti_status arrive_and_look(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(hosts_collectives, no_rank_leaves_a_barrier_before_all_hosts_have_come) {
+Test(hosts_collectives, no_rank_leaves_a_barrier_before_all_hosts_have_entered_it) {
     atomic_int *arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(arrived, MAP_FAILED);
     run(arrived, arrive_and_look);
@@ -161,7 +161,7 @@ Test(hosts_collectives, calls_that_differ_between_hosts_are_an_error_on_all_rank
 
 /* ---------------------------------------------------------------------------------------------- groups */
 
-/* All kinds once on a communicator whose rank k is rank ranks[k] of the world. */
+/* Runs all kinds once on a communicator whose rank k is rank ranks[k] of the world. */
 static tutti_status call_all(tutti_comm *comm, const int *ranks, uint64_t seed) {
     static int host_of[64];
     int names[NETNS_HOSTS_MAX], hosts = 0, n = tutti_comm_size(comm);
@@ -271,7 +271,7 @@ Test(hosts_collectives, many_works_may_be_under_way) {
 
 /* -------------------------------------------------------------------------------------------- messages */
 
-/* Every rank sends to every other one, all at once, and takes what the others sent, last first. */
+/* Every rank sends to every other one, all at once, and receives from the others, last rank first. */
 static tutti_status send_to_all(ranks_context *context, size_t count) {
     int n = context->nranks;
     tutti_work *works[2 * 16];
@@ -301,7 +301,7 @@ static tutti_status send_to_all(ranks_context *context, size_t count) {
                                     in[(size_t)from * count + i]);
 done:
     for (int i = 0; i < nworks; i++) tutti_work_free(works[i]);
-    if (status == TUTTI_OK) free(out), free(in); /* else works may still use them */
+    if (status == TUTTI_OK) free(out), free(in); /* otherwise works may still use them */
     return status;
 }
 
@@ -319,7 +319,7 @@ Test(hosts_collectives, every_rank_can_send_to_every_other_one) {
 
 typedef struct wire {
     size_t count;
-    _Atomic uint64_t bytes; /* that host 0 sent for one operation */
+    _Atomic uint64_t bytes; /* bytes that host 0 sent for one operation */
 } wire;
 
 static tutti_status count_bytes(ranks_context *context) {

@@ -1,6 +1,6 @@
 /*
- * What hosts find the network to cost: the slowest of them counts, whichever it is, since all wait for it. And how many cores
- * they find to have.
+ * The network costs that hosts measure: the slowest host counts, whichever it is, since all wait for it. Also the
+ * number of cores that hosts find.
  */
 #include <criterion/criterion.h>
 #include <sched.h>
@@ -39,13 +39,13 @@ Test(hosts_cost, the_slowest_link_counts) {
     HOSTS_NEED(0);
     measure_with(-1, LAYOUT(1, 1, 1));
     measure_with(1, LAYOUT(1, 2));
-    measure_with(2, LAYOUT(1, 1, 1)); /* it has no partner but host 0, later */
+    measure_with(2, LAYOUT(1, 1, 1)); /* its only partner is host 0, later */
     measure_with(3, LAYOUT(1, 1, 1, 2));
 }
 
 /* ------------------------------------------------------------------------------------------------ cores */
 
-/* To the first two of this process's cores. */
+/* Binds the process to the first two of its cores. */
 static int pin_to_two(void) {
     cpu_set_t allowed, two;
     int count = 0;

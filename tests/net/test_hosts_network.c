@@ -1,6 +1,6 @@
 /*
- * What goes wrong on the way between hosts: a cable is pulled for good or for a while, packets get lost or are late, an
- * interface leads nowhere. Hosts and ranks that end are in test_hosts_failure.c.
+ * What goes wrong on the way between hosts: a cable is pulled for good or for a while, packets get lost or are late,
+ * an interface reaches no host. Hosts and ranks that end are in test_hosts_failure.c.
  */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
@@ -21,7 +21,7 @@ static tutti_status pull_cable_for_good(ranks_context *context) {
     return scene_check_told(context, status, NULL, SCENE_KNOWN_MS);
 }
 
-Test(hosts_network, both_sides_of_a_cut_are_told_within_the_time_for_silent_peers) {
+Test(hosts_network, both_sides_of_a_cut_get_an_error_within_the_timeout_for_silent_peers) {
     HOSTS_NEED(0);
     scene_set(1, 100);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2, 1), .environment = scene_attentive}, pull_cable_for_good);
@@ -53,7 +53,7 @@ static const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_BFLOAT16, TUTTI_INT64, T
                                    TUTTI_FLOAT64, TUTTI_FLOAT16,  TUTTI_INT32};
 enum { TYPES = sizeof types / sizeof *types };
 
-/* Each kind in each class of sizes, another type each time. */
+/* Runs each kind in each class of sizes, with another type each time. */
 static tutti_status call_all_kinds(ranks_context *context) {
     for (int turn = 0; turn < 3 * CALL_KINDS; turn++) {
         call c = {.kind = (call_kind)(turn % CALL_KINDS),
@@ -74,7 +74,7 @@ Test(hosts_network, lost_packets_change_no_result) {
               call_all_kinds);
 }
 
-/* A distant host: not a failure, but what is written for short ways would time out. */
+/* A distant host: not a failure, but code with timeouts for short distances would fail. */
 static tutti_status call_all_kinds_twice(ranks_context *context) {
     for (int turn = 0; turn < 2 * CALL_KINDS; turn++) {
         call c = {.kind = (call_kind)(turn % CALL_KINDS),
@@ -93,7 +93,7 @@ Test(hosts_network, packets_that_are_50_ms_late_change_no_result) {
               call_all_kinds_twice);
 }
 
-/* Each rank of host 0 sends its last message and ends at once; the other side takes it when that has long happened. */
+/* Each rank of host 0 sends its last message and ends at once; the other side receives it long after that. */
 static tutti_status send_and_leave(ranks_context *context) {
     enum { COUNT = 60000 };
     static int values[COUNT];
@@ -117,7 +117,7 @@ Test(hosts_network, what_a_rank_sent_before_it_left_arrives) {
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .network = {.delay_ms = 50}}, send_and_leave);
 }
 
-Test(hosts_network, interfaces_that_lead_nowhere_do_no_harm) {
+Test(hosts_network, interfaces_that_reach_no_host_do_no_harm) {
     HOSTS_NEED(.decoys = true);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2, 1), .network = {.decoys = true}}, call_all_kinds);
 }

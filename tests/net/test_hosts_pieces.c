@@ -1,6 +1,6 @@
 /*
- * Long calls between hosts, which go in pieces: while one is on the network, others are under way in shared memory. Their
- * results, and what crosses the network. What happens when they end in the middle is in test_hosts_pieces_end.c.
+ * Long calls between hosts, which go in pieces: while one is on the network, others are under way in shared memory.
+ * Tests their results, and the bytes that cross the network. Calls that end early are in test_hosts_pieces_end.c.
  */
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
@@ -21,7 +21,7 @@ static const char *const in_pieces[] = {"TUTTI_CHUNK_BYTES=64K", NULL};
 typedef struct scene {
     call_kind kind;
     size_t count;
-    _Atomic uint64_t bytes; /* that host 0 sent for one operation */
+    _Atomic uint64_t bytes; /* bytes that host 0 sent for one operation */
 } scene;
 
 static scene *stage(call_kind kind, size_t count) {
@@ -45,7 +45,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* ------------------------------------------------------------------------------------------------ results */
 
-/* Several calls of different kinds at a time, many pieces each. */
+/* Makes several calls of different kinds at a time, many pieces each. */
 static tutti_status mix(ranks_context *context) {
     for (unsigned turn = 0; turn < 3 * KINDS; turn++) {
         call c = {.kind = kinds[turn % KINDS],
@@ -120,7 +120,7 @@ Test(hosts_pieces, pieces_do_not_make_bytes_cross_the_network_again) {
     HOSTS_NEED(0);
     static const struct {
         call_kind kind;
-        double share; /* of the vector, that host 0 of two sends */
+        double share; /* share of the vector that host 0 of two sends */
     } expected[] = {{CALL_ALL_REDUCE, 1}, {CALL_BROADCAST, 1}, {CALL_ALL_GATHER, 0.5}, {CALL_REDUCE_SCATTER, 0.5}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         scene *s = stage(expected[i].kind, (size_t)4 << 20);
@@ -141,7 +141,7 @@ Test(hosts_pieces, pieces_do_not_make_bytes_cross_the_network_again) {
 enum { TRIES = 5, SUMS = 3 };
 
 typedef struct timing {
-    _Atomic int64_t ns; /* of the quickest sum, on rank 0 */
+    _Atomic int64_t ns; /* time of the fastest sum, on rank 0 */
 } timing;
 
 static tutti_status time_sums(ranks_context *context) {
@@ -171,10 +171,10 @@ static double seconds_of_sum(const int *layout, timing *t) {
     return (double)atomic_load(&t->ns) / 1e9;
 }
 
-/* On a busy machine the cores may be what decides; then once more. */
-Test(hosts_pieces, four_ranks_of_a_host_take_hardly_longer_than_one_where_the_link_decides) {
+/* On a busy machine the cores may be the bottleneck; then it tries again. */
+Test(hosts_pieces, four_ranks_of_a_host_take_hardly_longer_than_one_where_the_link_is_the_bottleneck) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    cr_skip_test("times with a sanitizer say nothing");
+    cr_skip_test("a sanitizer distorts times");
 #endif
     HOSTS_NEED(.rate = LINK);
     timing *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,8 +1,8 @@
 /*
- * Long calls between hosts, in pieces, that end in the middle: a rank dies, gives up from another thread, is
- * interrupted, or stops until the others' deadline has passed, and goes on later. No rank hangs, all get the error,
- * and no buffer is written once its call has returned: each rank fills it then with a pattern, and looks at it when
- * all have returned long ago.
+ * Long calls between hosts, in pieces, that end early: a rank dies, aborts from another thread, is interrupted, or
+ * stops until the others' deadline has passed, and goes on later. No rank hangs, all get the error, and no buffer is
+ * written once its call has returned: each rank then fills it with a pattern, and checks it long after all have
+ * returned.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ typedef struct scene {
     int victim;
     atomic_llong event_ns; /* 0: not yet */
     _Atomic int returned;  /* ranks whose call has failed, and which have filled the buffer */
-    atomic_llong all_ns;   /* when all had */
+    atomic_llong all_ns;   /* time when all had */
 } scene;
 
 static void run(const scene *given, ranks_body body) {
@@ -129,7 +129,7 @@ static int asked(void *context) {
     return 1;
 }
 
-/* Until all ranks that live have returned, and long after; a stopped rank is continued first. */
+/* Waits until all living ranks have returned, and long after; a stopped rank is continued first. */
 static void wait_for_all(const ranks_context *context) {
     scene *s = context->argument;
     int living = s->how == DIES ? NRANKS - 1 : NRANKS, mine = atomic_fetch_add(&s->returned, 1) + 1;
@@ -147,12 +147,12 @@ static tutti_status expect(const ranks_context *context, tutti_status status, co
                             : s->how == IS_INTERRUPTED && victim ? TUTTI_ERR_INTERRUPTED
                                                                  : TUTTI_ERR_ABORTED;
     RANKS_CHECK(status != TUTTI_OK, "nothing has happened");
-    if (s->how == STOPS && victim) return TUTTI_OK; /* it finds that all have gone, in one way or another */
-    /* Where a link was cut in the middle of a transfer, there was no room for the reason. */
+    if (s->how == STOPS && victim) return TUTTI_OK; /* it finds that all have left, with one error or another */
+    /* A link that was cut in the middle of a transfer could not carry the reason. */
     if (s->how != DIES && status == TUTTI_ERR_PEER_DIED && strstr(text, "has given up") != NULL) return TUTTI_OK;
     RANKS_CHECK(status == expected, "'%s': %s", tutti_status_name(status), text);
     RANKS_CHECK(s->how != ABORTS || strstr(text, "enough") != NULL, "the reason is missing: %s", text);
-    RANKS_CHECK(s->how != DIES || after_ms < 4500, "told after %lld ms", (long long)after_ms);
+    RANKS_CHECK(s->how != DIES || after_ms < 4500, "the error came after %lld ms", (long long)after_ms);
     RANKS_CHECK(s->how != IS_INTERRUPTED || !victim || after_ms < 1000, "it went on for %lld ms", (long long)after_ms);
     return TUTTI_OK;
 }
@@ -185,7 +185,7 @@ static tutti_status end_in_the_middle(ranks_context *context) {
 
 static void end_all_kinds(ending how, bool shared) {
     static const call_kind kinds[] = {CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_BROADCAST};
-    for (int i = 0; i < 4; i++) /* every place on both hosts, but not rank 0, which strikes */
+    for (int i = 0; i < 4; i++) /* every rank on both hosts except rank 0, which triggers the failure */
         run(&(scene){.kind = kinds[i], .count = (size_t)2 << 20, .how = how, .shared = shared, .victim = 1 + i % 3},
             end_in_the_middle);
 }

@@ -1,11 +1,11 @@
 /*
- * A process between two hosts that takes their connections and passes bytes on: host 2, through which hosts 0 and 1
- * send what is for each other (the routes are the test's). It changes bytes of long runs of zeros, or nothing.
+ * A process between two hosts that accepts their connections and passes bytes on: host 2, through which hosts 0 and 1
+ * send their traffic to each other (the test sets the routes). It changes bytes in long runs of zeros, or nothing.
  *
- * With TUTTI_ENCRYPT=1 no changed byte is taken for data. Without, a host on the way can change them: that is
- * documented, and shown here, so that the test with encryption says something. A proxy that changes nothing does no
- * harm; nor does a translation of the address from which a host calls. An address that leads to another place than it
- * says is refused.
+ * With TUTTI_ENCRYPT=1 no changed byte is accepted as data. Without it, a host on the way can change data: that is
+ * documented, and shown here, so that the test with encryption means something. A proxy that changes nothing does no
+ * harm; nor does a translation of the address from which a host connects. An address that leads to another endpoint
+ * is refused.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -38,9 +38,9 @@ static const char *const encrypted[] = {"TUTTI_ENCRYPT=1", SECRET, "TUTTI_TIMEOU
                                         "TUTTI_CONNECT_TIMEOUT_MS=4000", NULL};
 
 typedef struct play {
-    bool changes;         /* the proxy does */
+    bool changes;         /* the proxy changes bytes */
     bool expects_changed; /* ranks may get changed bytes */
-    bool in_the_store;    /* no routes lead to the proxy: false addresses in the store do */
+    bool in_the_store;    /* false addresses in the store lead to the proxy, not routes */
     const char *error;    /* words in the error of a rank; NULL: there is none */
 } play;
 
@@ -51,7 +51,8 @@ typedef struct pass {
     bool changes;
 } pass;
 
-/* True: bytes went on. A change is made in the middle of zeros only, so that no message loses its sense. */
+/* Returns true if bytes were passed on. Only the middle of a run of zeros is changed, so that messages stay well
+ * formed. */
 static bool pass_on(int from, int to, bool changes) {
     static _Thread_local char data[1 << 16];
     static const char zeros[ZEROS];
@@ -59,7 +60,7 @@ static bool pass_on(int from, int to, bool changes) {
     if (got <= 0) return false;
     char *place = changes ? memmem(data, (size_t)got, zeros, sizeof zeros) : NULL;
     if (place != NULL) place[sizeof zeros / 2] = 1;
-    /* What is encrypted has no zeros. */
+    /* Encrypted data has no runs of zeros. */
     if (changes && place == NULL && got > 2 * ZEROS) data[got / 2] ^= 1;
     for (ssize_t done = 0, now; done < got; done += now)
         if ((now = send(to, data + done, (size_t)(got - done), MSG_NOSIGNAL)) <= 0) return false;
@@ -79,7 +80,7 @@ static void *pass_both_ways(void *argument) {
     return NULL;
 }
 
-/* Whom the rank has called; or, where it has called host 2 itself, the one of the two that it is not. */
+/* Finds the address that the rank connects to; where that is host 2 itself, the other one of hosts 0 and 1. */
 static bool find_meant(int rank, struct sockaddr_in *meant) {
     struct sockaddr_in from, third = {.sin_family = AF_INET};
     socklen_t bytes = sizeof *meant, from_bytes = sizeof from;
@@ -109,7 +110,7 @@ static void begin_pass(int rank, bool changes) {
     close(listener);
 }
 
-/* Until the others have done. */
+/* Runs the proxy until the other ranks are done. */
 static tutti_status be_between(const play *p) {
     const struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(PORT)};
     int one = 1, passes = 0, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -137,7 +138,7 @@ static tutti_status be_between(const play *p) {
 
 /* ---------------------------------------------------------------------------------------------------- ranks */
 
-/* Zeros go from rank 0 to rank 1, and sums of zeros both ways; gives how many bytes came as something else. */
+/* Zeros go from rank 0 to rank 1, and sums of zeros both ways; gives the number of bytes that arrived changed. */
 static tutti_status exchange_zeros(const ranks_context *context, tutti_comm *comm, size_t *changed_out) {
     enum { BYTES = 1 << 20 };
     static char data[BYTES];
@@ -151,7 +152,7 @@ static tutti_status exchange_zeros(const ranks_context *context, tutti_comm *com
     return TUTTI_OK;
 }
 
-/* A store in which others have written: it says that the other host's listeners are at host 2. */
+/* A store with forged values: they say that the other host's listeners are at host 2. */
 static tutti_status lie(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                         int64_t timeout_ms) {
     const ranks_context *own = context;
@@ -207,7 +208,7 @@ static tutti_status work_through_it(ranks_context *context) {
 static void need_nft(void) {
     HOSTS_NEED(0);
     if (system("PATH=$PATH:/usr/sbin:/sbin unshare --net nft list tables >/dev/null 2>&1") != 0)
-        cr_skip_test("needs nft, and the right to use it");
+        cr_skip_test("needs nft, and permission to use it");
 }
 
 static void run(play p, const char *const *environment) {
@@ -224,11 +225,11 @@ static void need_tls(void) {
     if (tutti_tls_transport.check() != TUTTI_OK) cr_skip_test("%s", tutti_last_error());
 }
 
-Test(hosts_proxy, who_changes_nothing_is_in_nobodys_way) {
+Test(hosts_proxy, a_proxy_that_changes_nothing_does_no_harm) {
     run((play){.changes = false}, plain);
 }
 
-Test(hosts_proxy, who_changes_nothing_is_not_in_the_way_of_encryption) {
+Test(hosts_proxy, a_proxy_that_changes_nothing_does_no_harm_with_encryption) {
     need_tls();
     run((play){.changes = false}, encrypted);
 }
@@ -238,8 +239,8 @@ Test(hosts_proxy, with_encryption_a_changed_byte_is_an_error) {
     run((play){.changes = true, .error = "tls"}, encrypted);
 }
 
-/* Else the test above would say nothing. */
-Test(hosts_proxy, without_encryption_a_changed_byte_is_taken) {
+/* Otherwise the test above would prove nothing. */
+Test(hosts_proxy, without_encryption_a_changed_byte_is_accepted) {
     run((play){.changes = true, .expects_changed = true}, plain);
     cr_assert_gt(atomic_load(&scene_now()->warm), 0, "no rank got a changed byte");
 }
@@ -250,13 +251,13 @@ Test(hosts_proxy, with_a_secret_a_false_address_in_the_store_is_not_believed) {
     run((play){.in_the_store = true, .changes = true, .error = "another process has written it"}, plain);
 }
 
-Test(hosts_proxy, a_false_address_leads_to_no_connection_that_is_only_passed_on) {
+Test(hosts_proxy, a_connection_that_a_false_address_relays_is_refused) {
     run((play){.in_the_store = true, .changes = true, .error = "another address or port"}, open_to_all);
 }
 
 /* ------------------------------------------------------------------------------------- translated addresses */
 
-/* Each host calls from an address that its listener does not give. */
+/* Each host connects from an address that its listener does not announce. */
 static tutti_status work_behind_translation(ranks_context *context) {
     size_t changed = 0;
     tutti_comm *comm;
@@ -272,7 +273,7 @@ static tutti_status work_behind_translation(ranks_context *context) {
     return status;
 }
 
-Test(hosts_proxy, who_calls_from_a_translated_address_is_let_in) {
+Test(hosts_proxy, a_host_that_connects_from_a_translated_address_is_let_in) {
     need_nft();
     scene_set(0, 1);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .no_comm = true, .environment = plain},

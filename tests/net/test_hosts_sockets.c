@@ -1,11 +1,11 @@
 /*
  * Several TCP connections to each peer (TUTTI_TCP_SOCKETS): results are right, a cut connection is reported like a
- * lost peer, hosts that differ about their number get an error that says so, and where each flow is limited, more of
- * them carry more. Everything else between hosts is run over several sockets as well: see tutti_sockets_test.
+ * lost peer, hosts that differ in their number get an error that says so, and where each flow is limited, more
+ * connections carry more. Other tests between hosts also run over several sockets: see tutti_sockets_test.
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
-#include <linux/tcp.h> /* glibc's knows no bytes_received */
+#include <linux/tcp.h> /* glibc's header lacks bytes_received */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ TestSuite(hosts_sockets, .timeout = 150);
 
 /* ------------------------------------------------------------------------------------------------ results */
 
-/* This process's TCP connections that have carried as many bytes or more, either way; gives their number. */
+/* Finds this process's TCP connections that have carried at least `bytes`, either way; returns their number. */
 static int busy_sockets(uint64_t bytes, int fds[64]) {
     DIR *folder = opendir("/proc/self/fd");
     int count = 0;
@@ -58,7 +58,7 @@ Test(hosts_sockets, all_kinds_equal_the_reference) {
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2), .environment = three, .timeout_s = 140}, sweep_kinds);
 }
 
-/* A sum, and a message each way. */
+/* Runs a sum, and a message each way. */
 static tutti_status spread(ranks_context *context) {
     int fds[64], other = 1 - context->rank;
     size_t bytes = 8 * MIB;
@@ -77,7 +77,7 @@ static tutti_status spread(ranks_context *context) {
     free(in);
     TUTTI_TRY(status);
     RANKS_CHECK(sums == 3 && (all == 6 || all == 9), "%d sockets were busy, then %d", sums,
-                all); /* messages have their own: each way, if both sides send first at the same moment */
+                all); /* messages have their own, one each way if both sides send first at the same time */
     return TUTTI_OK;
 }
 
@@ -89,7 +89,7 @@ Test(hosts_sockets, all_of_them_carry_their_part) {
 
 /* ----------------------------------------------------------------------------------------------- failures */
 
-/* Rank 0 loses one of the connections over which sums go: not the one whose turn it is, as it happens, or that one. */
+/* Rank 0 loses one of the connections that carry sums, which may or may not be the one whose turn it is. */
 static tutti_status cut_one(ranks_context *context) {
     int rounds = 0, fds[64];
     TUTTI_TRY(scene_warm_up(context, &rounds));
@@ -110,12 +110,12 @@ static void cut_with(const char *const *environment) {
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .environment = environment}, cut_one);
 }
 
-Test(hosts_sockets, one_that_is_cut_is_told_on_both_sides) {
+Test(hosts_sockets, a_cut_connection_is_an_error_on_both_sides) {
     HOSTS_NEED(0);
     cut_with(three);
 }
 
-Test(hosts_sockets, one_that_is_cut_is_told_on_both_sides_also_with_encryption) {
+Test(hosts_sockets, a_cut_connection_is_an_error_on_both_sides_also_with_encryption) {
     HOSTS_NEED(0);
     static const char *const encrypted[] = {"TUTTI_TCP_SOCKETS=3", "TUTTI_ENCRYPT=1", "TUTTI_SECRET=a word", NULL};
     if (tutti_tls_transport.check() != TUTTI_OK) cr_skip_test("%s", tutti_last_error());
@@ -134,7 +134,7 @@ static tutti_status differ(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(hosts_sockets, hosts_that_differ_about_their_number_are_told) {
+Test(hosts_sockets, hosts_that_differ_in_their_number_get_an_error) {
     HOSTS_NEED(0);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .no_comm = true}, differ);
 }
@@ -143,7 +143,8 @@ Test(hosts_sockets, hosts_that_differ_about_their_number_are_told) {
 
 #define FLOW_RATE "100mbit"
 
-/* The quickest of three sums of 4 MiB, and of three such messages: a limit is never beaten, but for what it lets pass at first. */
+/* The fastest of three sums of 4 MiB, and of three such messages: a limit is exceeded only by the burst that it
+ * allows at first. */
 typedef struct times {
     double sum_ms, message_ms;
 } times;
@@ -159,7 +160,7 @@ static tutti_status measure(ranks_context *context) {
     float *data = calloc(1, bytes);
     double sums[4], messages[4];
     tutti_status status = TUTTI_OK;
-    for (int i = 0; i < 4 && status == TUTTI_OK; i++) { /* the first ones connect, and use up what limits let pass */
+    for (int i = 0; i < 4 && status == TUTTI_OK; i++) { /* the first ones connect, and use up the burst */
         status = tutti_barrier(context->comm, NULL);
         int64_t start_ns = tutti_now_ns();
         if (status == TUTTI_OK)
@@ -176,7 +177,7 @@ static tutti_status measure(ranks_context *context) {
     return status;
 }
 
-/* By one algorithm: what a limit lets pass at first misleads a measurement of the network. */
+/* Uses one algorithm: the burst that a limit allows at first misleads a measurement of the network. */
 static times measure_with(int nsockets, times *shared) {
     char setting[40];
     snprintf(setting, sizeof setting, "TUTTI_TCP_SOCKETS=%d", nsockets);

@@ -1,6 +1,6 @@
 /*
- * Encryption between hosts (TUTTI_ENCRYPT): results are right, nothing of them shows on the wire, and no rank can be
- * led to do without: not by other ranks' settings, not by a store that lies.
+ * Encryption between hosts (TUTTI_ENCRYPT): results are right, no data shows on the wire, and no rank can be made to
+ * skip encryption: not by other ranks' settings, not by forged values in the store.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -59,8 +59,8 @@ Test(hosts_tls, all_kinds_equal_the_reference) {
     run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2), .environment = encrypted, .timeout_s = 140}, sweep_kinds);
 }
 
-/* A connection is there once both sides have done their part. A rank that computes for longer than connecting may
- * take delays the ranks that send to it, or wait for it, but their calls do not fail. */
+/* A connection is there once both sides have done their part. If a rank computes for longer than the connect timeout,
+ * ranks that send to it or wait for it are delayed, but their calls do not fail. */
 static tutti_status come_late(ranks_context *context) {
     static int values[300000];
     int value = 7, last = context->nranks - 1;
@@ -76,7 +76,7 @@ static tutti_status come_late(ranks_context *context) {
     return tutti_barrier(context->comm, NULL);
 }
 
-Test(hosts_tls, who_computes_for_longer_than_connecting_may_take_fails_nobody) {
+Test(hosts_tls, a_rank_that_computes_for_longer_than_the_connect_timeout_fails_no_call) {
     static const char *const hasty[] = {"TUTTI_ENCRYPT=1", "TUTTI_SECRET=" SECRET, "TUTTI_CONNECT_TIMEOUT_MS=1500",
                                         NULL};
     run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = hasty}, come_late);
@@ -100,7 +100,7 @@ static void *listen_in(void *argument) {
     bool stop = false;
     while (!stop) {
         struct pollfd waited = {.fd = tap->socket, .events = POLLIN};
-        stop = atomic_load(&tap->stop); /* and then looks at what is left */
+        stop = atomic_load(&tap->stop); /* and then reads the remaining packets */
         if (poll(&waited, 1, 20) <= 0) continue;
         for (ssize_t got; (got = recv(tap->socket, packet, sizeof packet, MSG_DONTWAIT)) > 0; tap->packets++) {
             tap->patterns += memmem(packet, (size_t)got, PATTERN, strlen(PATTERN)) != NULL;
@@ -135,7 +135,7 @@ static tutti_status check(const char *data, size_t bytes) {
     return TUTTI_OK;
 }
 
-/* Collectives and messages, short and long, of nothing but the pattern. */
+/* Runs short and long collectives and messages that consist of the pattern. */
 static tutti_status exchange_patterns(ranks_context *context, tutti_comm *comm) {
     static const size_t sizes[] = {48, 3000, 200000};
     static char src[200000], dst[400000];
@@ -184,7 +184,7 @@ Test(hosts_tls, nothing_of_the_data_shows_on_the_wire) {
     tap_while(/* hidden */ true, encrypted);
 }
 
-/* Else the test above would say nothing. */
+/* Otherwise the test above would prove nothing. */
 Test(hosts_tls, without_encryption_the_data_shows_on_the_wire) {
     tap_while(/* hidden */ false, plain);
 }
@@ -206,7 +206,7 @@ static tutti_status lose_rank(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(hosts_tls, a_death_is_told_as_without_encryption) {
+Test(hosts_tls, a_death_is_reported_as_without_encryption) {
     run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = encrypted}, lose_rank);
 }
 
@@ -239,7 +239,7 @@ static void expect(const char *const *environment, expectation e) {
         join);
 }
 
-Test(hosts_tls, hosts_that_differ_about_it_do_not_work_together) {
+Test(hosts_tls, hosts_that_differ_in_it_do_not_work_together) {
     expect(plain + 1, (expectation){.of_host = {{"TUTTI_ENCRYPT", "1"}, {"TUTTI_ENCRYPT", "0"}},
                                     .status = TUTTI_ERR_CONFIG,
                                     .words = {"rank 1", "TUTTI_ENCRYPT=0", "TUTTI_ENCRYPT=1"}});
@@ -257,13 +257,13 @@ Test(hosts_tls, it_needs_a_secret) {
                                .words = {"TUTTI_SECRET", "TUTTI_ENCRYPT"}});
 }
 
-/* A process that can write into the store says of all ranks that they have nothing but tcp. */
+/* A process that can write into the store claims for all ranks that they support only tcp. */
 static const tutti_store *true_store;
 
 static tutti_status lying_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                               int64_t timeout_ms) {
     TUTTI_TRY(true_store->get(context, key, value, capacity, bytes_out, timeout_ms));
-    if (strstr(key, "/doors") == NULL) return TUTTI_OK; /* of one host, and of all */
+    if (strstr(key, "/doors") == NULL) return TUTTI_OK; /* the value of one host, and of all */
     tutti_listener_info before, listener;
     uint8_t *bytes = value;
     size_t at = 4 * sizeof(uint32_t);                                                /* behind the head */
@@ -292,11 +292,11 @@ static tutti_status trust_the_store(ranks_context *context) {
     RANKS_CHECK(status != TUTTI_OK, "the store was believed");
     bool is_told = strstr(text, "not know this job's secret") != NULL ||
                    strstr(text, "addresses of its host's ranks before") != NULL;
-    RANKS_CHECK(is_told, "%s", text); /* the other rank may have given up before */
+    RANKS_CHECK(is_told, "%s", text); /* the other rank may have given up earlier */
     return TUTTI_OK;
 }
 
-Test(hosts_tls, a_store_that_lies_leads_nobody_to_do_without) {
+Test(hosts_tls, forged_values_in_the_store_do_not_turn_encryption_off) {
     static const char *const impatient[] = {"TUTTI_ENCRYPT=1", "TUTTI_SECRET=" SECRET, "TUTTI_CONNECT_TIMEOUT_MS=5000",
                                             "TUTTI_TIMEOUT_MS=8000", NULL};
     run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .no_comm = true, .environment = impatient}, trust_the_store);

@@ -1,5 +1,5 @@
 /*
- * Links between ranks: what the algorithms between hosts are written in, over ready connections or made when first used.
+ * Links between ranks, the layer below the algorithms between hosts: over ready connections or made when first used.
  * How they fail and end is in test_link_failure.c.
  */
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 /*
- * How links fail and end: calls that differ, a rank that gives up, leaves, keeps silent or dies, an interruption, garbage.
- * What links do when all goes well is in test_link.c.
+ * How links fail and end: calls that differ, a rank that gives up, leaves, keeps silent or dies, an interruption,
+ * garbage. Links without failures are in test_link.c.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -28,7 +28,7 @@ static tutti_status differ(ranks_context *context) {
     const char *text = tutti_last_error();
     RANKS_CHECK(strstr(text, "rank 0 all_reduce(float32, 1, sum) #1, rank 1 all_reduce(float32, 5, sum) #1"), "%s",
                 text);
-    /* And it stays broken. */
+    /* The link stays broken. */
     RANKS_EXPECT(TUTTI_ERR_MISMATCH, tutti_link_send(&s.rail, peer, "x", 1));
     tutti_link_close_all(context->comm);
     return TUTTI_OK;
@@ -54,12 +54,12 @@ static tutti_status counts_differ(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(link_failure, tells_that_counts_differ) {
+Test(link_failure, reports_that_counts_differ) {
     const char *failure = links_run(2, RANKS_THREADS, &(links_setting){0}, counts_differ);
     cr_assert_null(failure, "%s", failure);
 }
 
-/* Rank 0 gives up; 1 waits for its data, 2 sends to it what does not fit into any buffer, 3 waits for another rank. */
+/* Rank 0 gives up; 1 waits for its data, 2 sends it more than fits into buffers, 3 waits for another rank. */
 static tutti_status give_up(ranks_context *context) {
     enum { MUCH = 64 << 20 };
     links_stage s;
@@ -71,7 +71,7 @@ static tutti_status give_up(ranks_context *context) {
         tutti_fail(TUTTI_ERR_DATA, "the cat sat on the keyboard");
         tutti_comm_break(context->comm, TUTTI_ERR_DATA);
         tutti_link_break_all(context->comm);
-        return TUTTI_OK; /* its links stay until the others have read */
+        return TUTTI_OK; /* its links stay open until the others have read the reason */
     }
     if (context->rank == 1) {
         RANKS_EXPECT(TUTTI_ERR_DATA, tutti_link_recv(&s.rail, 0, &byte, 1));
@@ -88,7 +88,7 @@ static tutti_status give_up(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(link_failure, tells_everyone_why_one_gave_up) {
+Test(link_failure, tells_all_ranks_why_one_gave_up) {
     const char *failure = links_run(4, RANKS_THREADS, &(links_setting){0}, give_up);
     cr_assert_null(failure, "%s", failure);
 }
@@ -107,7 +107,7 @@ static tutti_status leave_early(ranks_context *context) {
     struct timespec moment = {.tv_nsec = 300 * TUTTI_NS_PER_MS};
     nanosleep(&moment, NULL);
     if (me == 1) TUTTI_TRY(tutti_link_recv(&s.rail, 0, &byte, 1));
-    if (me == 1) nanosleep(&moment, NULL); /* rank 2 looks around meanwhile */
+    if (me == 1) nanosleep(&moment, NULL); /* rank 2 progresses meanwhile */
     TUTTI_TRY(me == 1 ? tutti_link_send(&s.rail, 2, &byte, 1) : tutti_link_recv(&s.rail, 1, &byte, 1));
     RANKS_CHECK(byte == 'a', "a wrong byte came");
     links_next_op(&s);
@@ -116,7 +116,7 @@ static tutti_status leave_early(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(link_failure, lets_who_has_finished_leave) {
+Test(link_failure, lets_a_finished_rank_leave) {
     const char *failure = links_run(3, RANKS_THREADS, &(links_setting){0}, leave_early);
     cr_assert_null(failure, "%s", failure);
 }
@@ -138,7 +138,7 @@ static tutti_status wait_in_vain(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(link_failure, minds_the_deadline) {
+Test(link_failure, keeps_the_deadline) {
     const char *failure = links_run(2, RANKS_THREADS, &(links_setting){0}, wait_in_vain);
     cr_assert_null(failure, "%s", failure);
 }
@@ -181,7 +181,7 @@ static tutti_status die(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(link_failure, tells_that_the_other_process_died) {
+Test(link_failure, reports_that_the_other_process_died) {
     if (!ranks_have_processes()) cr_skip("needs processes");
     const char *failure = links_run(2, RANKS_PROCESSES, &(links_setting){.by_doors = true}, die);
     cr_assert_null(failure, "%s", failure);

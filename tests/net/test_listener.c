@@ -1,5 +1,5 @@
 /*
- * The listener: a process that knows the key gets in; no other process gets in, or can keep that one out.
+ * The listener: a process that knows the key gets in; other processes neither get in nor keep it out.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ Test(listener, gives_each_connection_a_key_of_its_own) {
         cr_assert_eq(tutti_listener_answer(&hello, own_listener.process, &hello.called, &reply, &proof, keys[i]),
                      TUTTI_OK);
     cr_assert_arr_neq(keys[0], keys[1], sizeof keys[0]);
-    cr_assert_arr_neq(keys[1], reply.mac, sizeof keys[1]); /* nor is it what goes over the network */
+    cr_assert_arr_neq(keys[1], reply.mac, sizeof keys[1]); /* nor is it sent over the network */
     cr_assert_arr_neq(keys[1], proof.mac, sizeof keys[1]);
 }
 
@@ -82,7 +82,7 @@ static int knock_raw(void) {
     return fd;
 }
 
-/* A hello to the address that the connection has called. */
+/* Sends a hello for the address that the connection has connected to. */
 static void say(int fd, tutti_listener_hello *hello) {
     hello->called = tutti_listener_called(fd, /* by_this_side */ true);
     cr_assert_eq(send(fd, hello, sizeof *hello, 0), sizeof *hello);
@@ -92,7 +92,7 @@ static bool receive(int fd, void *data, size_t bytes) {
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-/* Ends without another byte. */
+/* Returns whether the connection ends without another byte. */
 static bool closes(int fd) {
     char byte;
     ssize_t got = recv(fd, &byte, 1, 0);
@@ -124,7 +124,7 @@ static void check_that_the_real_one_gets_in(uint64_t comm_id) {
     close(out);
 }
 
-Test(listener, lets_in_who_knows_the_key_and_gives_the_connection_to_who_has_the_ticket) {
+Test(listener, lets_in_a_caller_with_the_key_and_gives_the_connection_to_the_owner_of_the_ticket) {
     tutti_conn_id other = ticket_of(2);
     tutti_connection got;
     cr_assert_eq(tutti_listener_take(&other, &got), TUTTI_NOT_YET);
@@ -132,7 +132,7 @@ Test(listener, lets_in_who_knows_the_key_and_gives_the_connection_to_who_has_the
     cr_assert_eq(tutti_listener_take(&other, &got), TUTTI_NOT_YET);
 }
 
-Test(listener, knows_several_jobs) {
+Test(listener, serves_several_jobs) {
     char name[16];
     for (int i = 0; i < 80; i++) {
         snprintf(name, sizeof name, "job %d", i);
@@ -179,7 +179,7 @@ Test(listener, closes_half_open_connections_after_a_few_seconds) {
     cr_assert_lt(take(&ticket, 0), 0);
 }
 
-Test(listener, tells_who_has_another_secret_and_proves_nothing_to_him) {
+Test(listener, tells_a_caller_with_another_secret_so_and_proves_nothing_to_it) {
     tutti_conn_id ticket = ticket_of(7);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
@@ -214,7 +214,7 @@ Test(listener, refuses_a_connection_that_was_passed_on) {
     cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
     hello.called = tutti_listener_called(fd, /* by_this_side */ true);
-    hello.called.port ^= 1; /* what its maker has called, where a relay has written its own port into the store */
+    hello.called.port ^= 1; /* what the caller connected to, if a relay has written its own port into the store */
     cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(reply.verdict, TUTTI_LISTENER_REDIRECTED);
@@ -222,7 +222,7 @@ Test(listener, refuses_a_connection_that_was_passed_on) {
     cr_assert_lt(take(&ticket, 0), 0);
 }
 
-Test(listener, believes_no_relay_that_changes_the_address_in_a_hello) {
+Test(listener, detects_a_relay_that_changes_the_address_in_a_hello) {
     tutti_conn_id ticket = ticket_of(18);
     tutti_listener_hello hello, changed;
     tutti_listener_reply reply;
@@ -231,14 +231,14 @@ Test(listener, believes_no_relay_that_changes_the_address_in_a_hello) {
     cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
     changed = hello;
-    hello.called = (tutti_listener_endpoint){.port = 1}; /* the relay's */
+    hello.called = (tutti_listener_endpoint){.port = 1}; /* the relay's address */
     say(fd, &changed);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(tutti_listener_check_reply(&hello, &reply, &key, 1, &proof, session), TUTTI_LISTENER_UNPROVED);
     close(fd);
 }
 
-/* Says hello, and sends `proof`, or what the listener itself has proved, or the right one. Gives the verdict. */
+/* Sends a hello, then `proof`, or the listener's own proof, or the right one. Returns the verdict. */
 static tutti_listener_verdict prove(tutti_listener_hello *hello, tutti_listener_proof *proof, bool reflect) {
     tutti_listener_reply reply;
     tutti_listener_proof right;

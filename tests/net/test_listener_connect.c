@@ -1,6 +1,6 @@
 /*
- * The side that connects to a listener: it proves nothing to strangers, and its error says for each address why that
- * does not lead to the listener.
+ * The side that connects to a listener: it proves nothing to strangers, and its error says for each address why it
+ * does not reach the listener.
  */
 #include <criterion/criterion.h>
 #include <netinet/in.h>
@@ -84,7 +84,7 @@ static tutti_status knock_at(false_listener *listener, int64_t timeout_ms) {
     return status;
 }
 
-Test(listener_connect, proves_nothing_to_who_does_not_know_the_key) {
+Test(listener_connect, proves_nothing_to_a_process_without_the_key) {
     false_listener listener = {.manner = KNOWS_NOTHING};
     cr_assert_eq(knock_at(&listener, 5000), TUTTI_ERR_REFUSED);
     cr_assert(strstr(tutti_last_error(), "127.0.0.1") && strstr(tutti_last_error(), "secret"), "%s",
@@ -92,7 +92,7 @@ Test(listener_connect, proves_nothing_to_who_does_not_know_the_key) {
     cr_assert_not(listener.saw_proof);
 }
 
-Test(listener_connect, says_of_every_address_why_it_does_not_lead_there) {
+Test(listener_connect, says_for_every_address_why_it_does_not_reach_the_listener) {
     false_listener garbage = {.manner = SAYS_GARBAGE}, silent = {.manner = SAYS_NOTHING}, closing = {.manner = CLOSES};
     cr_assert_eq(knock_at(&garbage, 5000), TUTTI_ERR_SYSTEM);
     cr_assert(strstr(tutti_last_error(), "not a process of this version"), "%s", tutti_last_error());
@@ -109,7 +109,7 @@ Test(listener_connect, says_of_every_address_why_it_does_not_lead_there) {
     cr_assert(strstr(tutti_last_error(), "no network"));
 }
 
-Test(listener_connect, lists_all_addresses_where_none_leads_there) {
+Test(listener_connect, lists_all_addresses_where_none_reaches_the_listener) {
     tutti_listener_info many = own_listener;
     many.addresses[0] =
         (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"}; /* RFC 5737 */
@@ -129,7 +129,7 @@ Test(listener_connect, lists_all_addresses_where_none_leads_there) {
 
 Test(listener_connect, finds_the_right_address_among_wrong_ones) {
     tutti_listener_info many = own_listener;
-    /* No host answers at the first (RFC 5737), another process may listen at the second, the third is right. */
+    /* No host has the first address (RFC 5737), another process may listen at the second, the third is right. */
     many.addresses[0] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"};
     many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
     many.addresses[2] = own_listener.addresses[0];

@@ -1,6 +1,6 @@
 /*
- * Connections that make one pipe together: they come to the listener one by one, and are taken when all are there;
- * strangers, and lanes with impossible numbers, do not prevent that.
+ * The connections of one pipe: they arrive at the listener one by one, and are taken when all are there; strangers,
+ * and lanes with invalid numbers, do not prevent that.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
@@ -60,7 +60,7 @@ static void check_pair(int one, int other) {
     cr_assert(send(one, &there, 1, 0) == 1 && recv(other, &here, 1, MSG_WAITALL) == 1 && here == 'x');
 }
 
-Test(listener_lanes, are_taken_together_and_in_their_order_whichever_came_first) {
+Test(listener_lanes, are_taken_together_and_in_order_whichever_came_first) {
     static const uint32_t order[LANES] = {2, 0, 1};
     tutti_connection called[LANES], taken[LANES];
     for (int i = 0; i < LANES; i++) {
@@ -77,7 +77,7 @@ Test(listener_lanes, are_taken_together_and_in_their_order_whichever_came_first)
     cr_assert_eq(take(1, taken, 0), TUTTI_NOT_YET);
 }
 
-Test(listener_lanes, that_cannot_be_are_refused) {
+Test(listener_lanes, with_invalid_numbers_are_refused) {
     static const uint32_t wrong[][2] = {{LANES, LANES}, {UINT32_MAX, LANES}, {0, 0}, {0, TUTTI_LANES_MOST + 1}};
     tutti_connection none;
     for (size_t i = 0; i < TUTTI_COUNT_OF(wrong); i++) {
@@ -87,7 +87,7 @@ Test(listener_lanes, that_cannot_be_are_refused) {
     }
 }
 
-/* Says hello for a lane with a key that is not the job's, or garbage. */
+/* Sends a hello for a lane with a key that is not the job's, or garbage. */
 static void intrude(uint32_t lane, bool garbage) {
     struct sockaddr_storage name;
     unsigned bytes = tutti_listener_sockaddr(&own_listener.addresses[0], own_listener.port, &name);
@@ -112,8 +112,8 @@ static tutti_status await(tutti_async_connect *attempt, tutti_pipe **pipe_out) {
     return status;
 }
 
-/* One of the job itself connects twice for a lane: the one that is taken is the newest, and the pipe is whole. */
-Test(listener_lanes, become_one_pipe_whoever_else_knocks) {
+/* A process of the job connects twice for a lane: the newest connection is taken, and the pipe is complete. */
+Test(listener_lanes, become_one_pipe_despite_strangers) {
     tutti_connection taken[LANES], early;
     tutti_async_connect *calls = NULL, *takes = NULL;
     tutti_pipe *one = NULL, *other = NULL;
@@ -141,13 +141,13 @@ Test(listener_lanes, become_one_pipe_whoever_else_knocks) {
     close(early.socket);
 }
 
-/* The other side's listener has no key of ours: nothing is left of the lanes that were made before. */
+/* The other side's listener lacks our key: no lane that was made before remains. */
 Test(listener_lanes, are_given_up_together) {
     tutti_async_connect *attempt = NULL;
     tutti_pipe *none = NULL;
     tutti_conn_id ticket = ticket_of(4, 0);
     tutti_connection taken[LANES];
-    ticket.to[0] ^= 1; /* another process than the one that listens */
+    ticket.to[0] ^= 1; /* a process other than the one that listens */
     cr_assert_eq(tutti_async_connect_start(&own_listener, &ticket, NULL, 1000, &attempt), TUTTI_OK);
     cr_assert_neq(await(attempt, &none), TUTTI_OK);
     cr_assert_null(none);

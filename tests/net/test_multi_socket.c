@@ -1,6 +1,7 @@
 /*
- * What is special about a pipe over several sockets: which byte goes where, lanes that are ahead of others, lanes that fail
- * alone, and sleeping on all of them. The other end is bare sockets. What every pipe must do, bundles do in test_transport.c.
+ * What is specific to a pipe over several sockets: which byte goes on which lane, lanes that are ahead of others,
+ * lanes that fail alone, and sleeping on all of them. The other end is bare sockets. test_transport.c tests on these
+ * pipes, too, what every pipe must do.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -19,15 +20,15 @@
 #define LANES 3
 #define BLOCK TUTTI_MULTI_SOCKET_BLOCK_BYTES
 
-static tutti_pipe *pipe_;          /* the bundle */
-static int ends[TUTTI_LANES_MOST]; /* of its lanes */
+static tutti_pipe *pipe_;          /* the pipe over all lanes */
+static int ends[TUTTI_LANES_MOST]; /* other ends of its lanes */
 static unsigned char *src, *dst;
 
 static void make_bundle(void) {
     tutti_connection connections[LANES];
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     for (int lane = 0; lane < LANES; lane++) {
-        int sockets[2], room = 8 * BLOCK; /* some blocks, whether they are read or not */
+        int sockets[2], room = 8 * BLOCK; /* room for some blocks, read or not */
         cr_assert_eq(mesh_pair(MESH_TCP, sockets), TUTTI_OK, "%s", tutti_last_error());
         setsockopt(sockets[0], SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
         connections[lane] = (tutti_connection){.socket = sockets[0]};
@@ -62,7 +63,7 @@ static bool is_silent(int lane) {
     return recv(ends[lane], &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
 }
 
-/* Until the pipe fails, or has moved all, or the time is over. */
+/* Drives the pipe until it fails, has moved all, or the time is over. */
 static tutti_status drive(int64_t most_ms) {
     tutti_deadline deadline = tutti_deadline_after_ms(most_ms);
     tutti_status status = TUTTI_OK;
@@ -87,7 +88,7 @@ static void post_send(const unsigned char *data, size_t bytes) {
 Test(multi_socket, sends_block_by_block_on_lane_by_lane) {
     post_send(src, 10);
     hear(0, dst, 10);
-    cr_assert(tutti_pipe_has_sent(pipe_) && is_silent(1) && is_silent(2)); /* what is short is there at once, on one */
+    cr_assert(tutti_pipe_has_sent(pipe_) && is_silent(1) && is_silent(2)); /* a short send goes at once, on one lane */
     post_send(src + 10, 4 * BLOCK - 10);
     cr_assert_eq(drive(5000), TUTTI_OK);
     hear(0, dst + 10, BLOCK - 10);
@@ -95,13 +96,13 @@ Test(multi_socket, sends_block_by_block_on_lane_by_lane) {
     hear(2, dst + 2 * BLOCK, BLOCK);
     hear(0, dst + 3 * BLOCK, BLOCK);
     cr_assert_eq(pipes_compare(dst, 4 * BLOCK, 1), TUTTI_OK, "%s", tutti_last_error());
-    post_send(src, 7); /* and goes on where it was */
+    post_send(src, 7); /* the next send continues where the last one ended */
     hear(1, dst, 7);
     cr_assert(is_silent(0) && is_silent(2));
     cr_assert_eq(pipe_->bytes_out, 4 * BLOCK + 7);
 }
 
-Test(multi_socket, counts_from_the_front_what_has_come_and_keeps_what_is_ahead) {
+Test(multi_socket, counts_what_is_complete_from_the_front_and_keeps_what_is_ahead) {
     unsigned char *other = calloc(3, BLOCK);
     post_receive(3 * BLOCK);
     say(1, src + BLOCK, BLOCK);
@@ -123,9 +124,10 @@ Test(multi_socket, counts_from_the_front_what_has_come_and_keeps_what_is_ahead) 
     free(other);
 }
 
-/* One lane's other side reads nothing: it stands still while the others go on, and then all goes on from elsewhere. */
+/* The peer reads nothing from one lane: that lane stops while the others go on, and then the send goes on from
+ * another buffer. */
 Test(multi_socket, goes_on_from_another_buffer_though_one_lane_is_behind) {
-    size_t bytes = 390 * BLOCK, got[LANES] = {0}; /* more than systems hold for three connections */
+    size_t bytes = 390 * BLOCK, got[LANES] = {0}; /* more than the system buffers for three connections */
     unsigned char *large = malloc(bytes), *moved = malloc(bytes), *all = malloc(bytes);
     pipes_fill(large, bytes, 9);
     memcpy(moved, large, bytes);
@@ -164,7 +166,7 @@ static bool wakes(int64_t within_ms) {
     return poll(&(struct pollfd){.fd = fd, .events = events}, 1, (int)within_ms) > 0;
 }
 
-/* Reads what there is on the lanes 0 and 2, until the send stands still. */
+/* Reads what arrives on lanes 0 and 2, until the send stops. */
 static void stop_at_lane_1(char *sink, size_t capacity) {
     uint64_t last = 0;
     for (tutti_deadline quiet = tutti_deadline_after_ms(200); !tutti_deadline_passed(&quiet);) {
@@ -175,7 +177,7 @@ static void stop_at_lane_1(char *sink, size_t capacity) {
     }
 }
 
-/* The receive waits for lane 0, the send for lane 1: whichever can go on wakes. */
+/* The receive waits for lane 0, the send for lane 1: either lane wakes the sleeper when it can go on. */
 Test(multi_socket, sleeps_until_any_lane_can_go_on_and_not_for_others) {
     enum { BYTES = 96 << 20, SINK = 8 << 20 };
     char *sink = malloc(SINK);
@@ -186,9 +188,9 @@ Test(multi_socket, sleeps_until_any_lane_can_go_on_and_not_for_others) {
     cr_assert_not(tutti_pipe_has_sent(pipe_));
     cr_assert_not(wakes(50), "nothing can go on");
     say(2, src, 10);
-    cr_assert_not(wakes(50), "nothing is wanted of lane 2");
+    cr_assert_not(wakes(50), "nothing is awaited on lane 2");
     say(0, src, 10);
-    cr_assert(wakes(5000), "lane 0 has what is wanted");
+    cr_assert(wakes(5000), "lane 0 has the awaited bytes");
     while (!tutti_pipe_has_received(pipe_)) cr_assert_eq(pipe_->transport->progress(pipe_), TUTTI_OK);
     cr_assert_not(wakes(50), "lane 1 is full as before");
     post_receive(10);
@@ -206,7 +208,7 @@ static bool is_told(tutti_status status, const char *words) {
            strstr(tutti_last_error(), words) != NULL;
 }
 
-/* The other side hears of it on every lane: it may wait on any. */
+/* The other side must see the end on every lane, since it may wait on any. */
 static bool all_have_ended(void) {
     char byte;
     bool ended = true;
@@ -224,7 +226,7 @@ static void cut(int lane) {
     shutdown(ends[lane], SHUT_RDWR);
 }
 
-Test(multi_socket, ends_with_a_lane_whose_turn_it_is_and_says_which) {
+Test(multi_socket, fails_with_a_lane_whose_turn_it_is_and_names_it) {
     post_receive(2 * BLOCK);
     say(0, src, BLOCK);
     cut(1);
@@ -238,7 +240,7 @@ Test(multi_socket, ends_with_a_lane_whose_turn_it_is_and_says_which) {
     cr_assert_eq(pipe_->transport->recv(pipe_, dst, 1), status);
 }
 
-Test(multi_socket, ends_soon_with_a_lane_whose_turn_it_is_not) {
+Test(multi_socket, fails_soon_with_a_lane_whose_turn_it_is_not) {
     post_receive(3 * BLOCK);
     cut(2);
     int64_t start_ns = tutti_now_ns();
@@ -247,7 +249,7 @@ Test(multi_socket, ends_soon_with_a_lane_whose_turn_it_is_not) {
     cr_assert(all_have_ended());
 }
 
-Test(multi_socket, ends_with_a_lane_on_which_it_sends) {
+Test(multi_socket, fails_with_a_lane_on_which_it_sends) {
     cut(1);
     shutdown(ends[1], SHUT_RDWR);
     close(ends[1]);
@@ -256,8 +258,8 @@ Test(multi_socket, ends_with_a_lane_on_which_it_sends) {
     cr_assert(is_told(drive(5000), "socket 2 of 3"), "%s", pipe_->error);
 }
 
-/* A peer that leaves closes its lanes in any order; its last bytes may lie on the lane that is read next. */
-Test(multi_socket, hears_last_words_on_one_lane_after_another_has_ended) {
+/* A peer that leaves closes its lanes in any order; its last bytes may be on the lane that is read next. */
+Test(multi_socket, receives_the_last_bytes_on_one_lane_after_another_has_ended) {
     post_receive(BLOCK - 100);
     say(0, src, BLOCK - 100);
     cr_assert_eq(drive(5000), TUTTI_OK);
@@ -270,14 +272,14 @@ Test(multi_socket, hears_last_words_on_one_lane_after_another_has_ended) {
     cr_assert_arr_eq(dst, src + BLOCK - 100, 100);
 }
 
-/* What cannot be sent any more must not hide what has come, neither on that lane nor on another. */
+/* A failed send must not hide received data, neither on that lane nor on another. */
 Test(multi_socket, receives_all_that_came_though_a_lane_cannot_send) {
     say(0, src, BLOCK);
     say(1, src + BLOCK, BLOCK);
     say(2, src + 2 * BLOCK, BLOCK);
     for (int lane = 0; lane < LANES; lane++) close(ends[lane]);
     usleep(100000);
-    for (int i = 0; i < 2; i++) { /* the first one is answered with a reset */
+    for (int i = 0; i < 2; i++) { /* the first block is answered with a reset */
         post_send(src, 10);
         usleep(50000);
     }
@@ -293,7 +295,7 @@ Test(multi_socket, receives_all_that_came_though_a_lane_cannot_send) {
     for (int lane = 0; lane < LANES; lane++) ends[lane] = dup(0);
 }
 
-Test(multi_socket, takes_back_only_what_has_not_begun_on_any_lane) {
+Test(multi_socket, cancels_only_what_has_not_begun_on_any_lane) {
     post_receive(3 * BLOCK);
     pipe_->transport->cancel(pipe_);
     cr_assert_eq(pipe_->status, TUTTI_OK);
@@ -308,8 +310,8 @@ Test(multi_socket, takes_back_only_what_has_not_begun_on_any_lane) {
     cr_assert_eq(pipe_->status, TUTTI_ERR_ABORTED);
 }
 
-/* A peer that takes nothing is not waited for once per lane. */
-Test(multi_socket, is_closed_within_seconds_though_nobody_reads) {
+/* Closing must not wait for a peer that reads nothing once per lane. */
+Test(multi_socket, is_closed_within_seconds_though_the_peer_does_not_read) {
     post_send(src, 20);
     for (int i = 0; i < 200 && tutti_pipe_has_sent(pipe_); i++) post_send(src, 64 * BLOCK);
     pipe_->transport->cancel(pipe_);
@@ -321,7 +323,7 @@ Test(multi_socket, is_closed_within_seconds_though_nobody_reads) {
 
 /* ------------------------------------------------------------------------------------------------ opening */
 
-Test(multi_socket, of_one_is_the_transports_own_pipe) {
+Test(multi_socket, over_one_socket_is_the_transports_own_pipe) {
     int sockets[2];
     tutti_pipe *own;
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
@@ -333,7 +335,7 @@ Test(multi_socket, of_one_is_the_transports_own_pipe) {
     close(sockets[1]);
 }
 
-Test(multi_socket, that_cannot_be_opened_leaves_no_connection_behind) {
+Test(multi_socket, failing_to_open_leaves_no_connection_behind) {
     int sockets[LANES][2];
     tutti_connection connections[LANES];
     tutti_pipe *none = NULL;
@@ -353,7 +355,7 @@ Test(multi_socket, that_cannot_be_opened_leaves_no_connection_behind) {
     }
 }
 
-Test(multi_socket, is_for_transports_made_of_sockets_and_as_wide_as_was_set) {
+Test(multi_socket, is_for_transports_made_of_sockets_and_has_the_width_that_was_set) {
     cr_assert_eq(tutti_multi_socket_lanes(&tutti_tcp_transport), 1);
     setenv("TUTTI_TCP_SOCKETS", "5", 1);
     tutti_settings_reload();

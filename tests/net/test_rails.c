@@ -1,6 +1,6 @@
 /*
- * Reductions between hosts: every algorithm against the reference, over links that buffer nothing. test_rails_move.c has
- * those that only move data.
+ * Reductions between hosts: every algorithm against the reference, over links that buffer nothing. test_rails_move.c
+ * has those that only move data.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -16,9 +16,9 @@
 static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 0};
 static const int host_of[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-/* Buffers of a vector on one rank: guarded by what stands behind the result. */
+/* Buffers of a vector on one rank; a guard behind the result detects overruns. */
 typedef struct vectors {
-    void **inputs; /* of all ranks */
+    void **inputs; /* the inputs of all ranks */
     void *expected, *result;
     size_t bytes;
     int n;
@@ -41,7 +41,7 @@ static void vectors_destroy(vectors *made) {
     free(made->result);
 }
 
-/* One call. */
+/* One call of a reduction. */
 typedef struct trial {
     const char *algorithm; /* NULL: the table's choice */
     tutti_kind kind;
@@ -50,7 +50,7 @@ typedef struct trial {
     size_t count, piece_bytes;
     int root;
     bool in_place;
-    bool small_numbers; /* sums are exact, so their order does not show */
+    bool small_numbers; /* sums are exact, so their order has no effect */
 } trial;
 
 static void fill(const trial *t, void *dst, size_t count, int rank, int block) {
@@ -106,7 +106,7 @@ static tutti_status try_vector(rails_rank *rank, const trial *t, vectors *v) {
     return has_result ? compare(rank, t, v->result, v->expected, t->count) : TUTTI_OK;
 }
 
-/* How many elements rank i gets of a reduce_scatter: some nothing, all different. */
+/* The number of elements that rank i gets from a reduce_scatter: some ranks none, all different. */
 static size_t count_of(const trial *t, int rank) {
     return t->count * (size_t)(rank % 3) / 2 + (size_t)rank;
 }
@@ -144,7 +144,7 @@ static tutti_status attempt(rails_rank *rank, const trial *t, vectors *v) {
 static const struct {
     const char *name;
     tutti_kind kind;
-    bool rounds; /* small floats once more at each step */
+    bool rounds; /* small floats are rounded once more at each step */
 } ordered[] = {{"direct", TUTTI_KIND_ALL_REDUCE, false},     {"direct_whole", TUTTI_KIND_ALL_REDUCE, false},
                {"doubling", TUTTI_KIND_ALL_REDUCE, true},    {"halving", TUTTI_KIND_ALL_REDUCE, true},
                {"direct", TUTTI_KIND_REDUCE, false},         {"direct_whole", TUTTI_KIND_REDUCE, false},
@@ -160,7 +160,7 @@ static const struct {
                   {"double_tree", TUTTI_KIND_REDUCE},
                   {"ring", TUTTI_KIND_REDUCE_SCATTER}};
 
-/* 0, 1, around n, a prime, one above a piece of each rank. */
+/* 0, 1, around n, a prime, and one more than a piece of each rank. */
 #define COUNTS     9
 #define MOST_COUNT 1031
 static size_t count_at(int n, int index, tutti_type type) {
@@ -200,7 +200,7 @@ static tutti_status order_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails, sums_that_may_be_chosen_have_one_order) {
+Test(rails, sums_that_may_be_chosen_use_rank_order) {
     reference_set_hosts(host_of);
     const char *failure = rails_run(sizes, order_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
@@ -229,12 +229,12 @@ static tutti_status any_order_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails, rings_and_trees_are_exact_where_the_order_does_not_show) {
+Test(rails, rings_and_trees_are_exact_where_the_order_has_no_effect) {
     const char *failure = rails_run(sizes, any_order_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* A sum in whatever order is the same on all ranks: seen as the minimum and maximum of its bits over the rail. */
+/* A sum in any order is the same on all ranks: checked by the minimum of its bits over the rail. */
 static tutti_status same_bits_body(rails_rank *rank) {
     vectors v;
     TUTTI_TRY(vectors_create(rank, MOST_COUNT * 4, &v));
@@ -281,7 +281,7 @@ static tutti_status divisor_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails, a_mean_is_divided_once_by_what_the_caller_says) {
+Test(rails, a_mean_is_divided_once_by_the_callers_divisor) {
     const char *failure = rails_run(sizes, divisor_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -295,7 +295,7 @@ static tutti_status volume_body(rails_rank *rank) {
     float *data;
     TUTTI_TRY(tutti_calloc(count, sizeof *data, &data));
     for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++) {
-        if (i == 2 && (n & (n - 1)) != 0) continue; /* a rank that sits out sends more */
+        if (i == 2 && (n & (n - 1)) != 0) continue; /* a rank that sits out the halving sends more */
         rails_next(rank, names[i], 0);
         TUTTI_TRY(rails_prepare(rank, TUTTI_KIND_ALL_REDUCE, count * sizeof *data));
         strict_links_sent(rank->rail.me);

@@ -1,6 +1,6 @@
 /*
- * Collectives between hosts over real links: each algorithm once over TCP, ranks as processes and as threads, and what the
- * pipes count. test_rails.c has all types and sizes.
+ * Collectives between hosts over real links: each algorithm once over TCP, ranks as processes and as threads, and the
+ * bytes that the pipes count. test_rails.c has all types and sizes.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "tests/support/reference.h"
 
 #define MOST_RANKS  4
-#define COUNT       ((size_t)50021) /* a prime; some pieces of each rank */
+#define COUNT       ((size_t)50021) /* a prime, so that each rank has some pieces */
 #define PIECE_BYTES 16384
 
 typedef struct stage {
@@ -108,7 +108,7 @@ static tutti_status sums_body(ranks_context *context) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(all); i++) TUTTI_TRY(tutti_calloc(COUNT, sizeof(int64_t), all[i]));
     for (size_t i = 0; i < TUTTI_COUNT_OF(in_order); i++) {
         TUTTI_TRY(try_sum(&s, in_order[i], TUTTI_FLOAT32, &v));
-        if (i < 3) TUTTI_TRY(try_sum(&s, in_order[i], TUTTI_BFLOAT16, &v)); /* the others round each sum */
+        if (i < 3) TUTTI_TRY(try_sum(&s, in_order[i], TUTTI_BFLOAT16, &v)); /* the other algorithms round each sum */
     }
     for (size_t i = 0; i < TUTTI_COUNT_OF(others); i++) {
         TUTTI_TRY(try_sum(&s, others[i], TUTTI_INT64, &v));

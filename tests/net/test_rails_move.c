@@ -1,6 +1,6 @@
 /*
- * Moving data between hosts: every algorithm, over links that buffer nothing; byte i of what `from` has for `to` has a closed
- * form. Also the table of algorithms, and costs.
+ * Moving data between hosts: every algorithm, over links that buffer nothing; byte i of the data from `from` to `to`
+ * has a closed form. Also the table of algorithms, and costs.
  */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
@@ -58,7 +58,7 @@ static tutti_status barrier_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails_move, nobody_leaves_a_barrier_before_all_have_come) {
+Test(rails_move, no_rank_leaves_a_barrier_before_all_have_entered_it) {
     static atomic_int arrived[MOST_RANKS + 1];
     const char *failure = rails_run(sizes, barrier_body, arrived);
     cr_assert(failure == NULL, "%s", failure);
@@ -99,7 +99,7 @@ typedef struct seen {
 static tutti_status see(void *context, int rank) {
     seen *s = context;
     s->times[rank]++;
-    return check_bytes(s->rank, "a block that was told of", &s->blocks[rank], rank, 0);
+    return check_bytes(s->rank, "a block reported as arrived", &s->blocks[rank], rank, 0);
 }
 
 static tutti_status try_all_gather(rails_rank *rank, const char *name, size_t bytes, bool equal) {
@@ -133,7 +133,7 @@ static tutti_status all_gather_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails_move, an_all_gather_brings_blocks_of_any_sizes_and_tells_of_each_once) {
+Test(rails_move, an_all_gather_brings_blocks_of_any_sizes_and_reports_each_once) {
     const char *failure = rails_run(sizes, all_gather_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -144,7 +144,7 @@ static size_t bytes_between(size_t bytes, int from, int to, bool uniform) {
     return uniform ? bytes : bytes * (size_t)((from + 2 * to) % 4) / 3 + (size_t)to;
 }
 
-/* In place on every second rank, where sizes allow it. */
+/* Calls in place on every second rank, where sizes allow it. */
 static tutti_status try_all_to_all(rails_rank *rank, const char *name, size_t bytes, bool uniform) {
     int n = rank->rail.n, me = rank->rail.me;
     bool in_place = uniform && (me + (int)bytes) % 2 == 0;
@@ -242,7 +242,7 @@ Test(rails_move, the_table_follows_the_costs) {
     cr_assert_str_eq(chosen_at(&busy, 64, TUTTI_KIND_ALL_GATHER, 8), "bruck");
 }
 
-/* A row that is best nowhere would be code without a user. */
+/* A row that is never the best would be unused code. */
 Test(rails_move, each_row_is_best_somewhere) {
     static const double latencies_us[] = {1, 25, 2000}, messages[] = {0.02, 0.2, 1}, bandwidths_gbs[] = {0.05, 1.2, 50};
     static const int ranks[] = {2, 3, 8, 64, 512};
@@ -287,7 +287,7 @@ Test(rails_move, each_row_is_best_somewhere) {
     }
 }
 
-Test(rails_move, floats_keep_the_order_unless_that_is_waived) {
+Test(rails_move, floats_are_summed_in_rank_order_unless_that_is_waived) {
     tutti_rail_table table;
     for (int reorders = 0; reorders < 2; reorders++)
         for (int n = 2; n < 100; n += 7) {
@@ -312,7 +312,7 @@ Test(rails_move, floats_keep_the_order_unless_that_is_waived) {
     cr_assert_eq(count, 10);
 }
 
-Test(rails_move, scratch_for_a_call_is_enough_for_shorter_ones) {
+Test(rails_move, scratch_for_a_call_is_enough_for_shorter_calls) {
     static const tutti_kind kinds[] = {TUTTI_KIND_ALL_REDUCE,     TUTTI_KIND_REDUCE,     TUTTI_KIND_BROADCAST,
                                        TUTTI_KIND_REDUCE_SCATTER, TUTTI_KIND_ALL_GATHER, TUTTI_KIND_ALL_TO_ALL};
     const tutti_cost far = {.latency_us = 20000, .message_us = 5, .bandwidth_gbs = 0.1, .reduce_gbs = 10};
@@ -357,7 +357,7 @@ static tutti_status cost_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails_move, all_ranks_have_the_costs_that_the_first_one_tells) {
+Test(rails_move, all_ranks_use_the_costs_of_the_first_one) {
     const char *failure = rails_run(sizes, cost_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
 }

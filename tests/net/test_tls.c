@@ -1,6 +1,6 @@
 /*
- * TLS pipes: what is peculiar to them. What they share with all others is in test_transport.c. Here an attacker stands
- * between the two sides, reads along, and changes what it likes; or is one of the two sides, without the key.
+ * What is specific to TLS pipes; what they share with all pipes is in test_transport.c. Here an attacker stands
+ * between the two sides, reads all bytes, and changes some; or is one of the two sides, without the key.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -38,21 +38,21 @@ TestSuite(tls, .init = need_tls, .timeout = 60);
 
 typedef enum mischief { NONE, FLIP, DROP, REPEAT, INJECT, END } mischief;
 
-/* Hands on what a sends to b, and the other way round; reads along. */
+/* Passes bytes from a to b and back, and reads them. */
 typedef struct middle {
     int a, b; /* its ends of both connections */
     mischief does;
-    _Atomic size_t at; /* which byte of a's it is about */
+    _Atomic size_t at; /* the byte of a's stream to act on */
     _Atomic size_t seen;
     unsigned char *log; /* the first LOG_BYTES of a's */
     pthread_t thread;
 } middle;
 
 static void hand_on(int to, const unsigned char *data, size_t bytes) {
-    if (send(to, data, bytes, MSG_NOSIGNAL) < 0) return; /* that side has gone: the other one sees it soon */
+    if (send(to, data, bytes, MSG_NOSIGNAL) < 0) return; /* that side has gone; the other side notices soon */
 }
 
-/* Bytes of a's; the mischief is done once. */
+/* Passes on bytes from a; changes them once. */
 static void meddle(middle *m, unsigned char *data, size_t bytes) {
     size_t before = atomic_load(&m->seen), at = atomic_load(&m->at);
     if (before < LOG_BYTES) memcpy(m->log + before, data, tutti_min_size(bytes, LOG_BYTES - before));
@@ -142,7 +142,7 @@ static void close_with_middle(middle *m, tutti_pipe *a, tutti_pipe *b) {
     free(m->log);
 }
 
-/* Until the receive of `b` is complete, or one of the two has failed; gives b's status. */
+/* Drives both until the receive of `b` is complete, or one of the two has failed; returns b's status. */
 static tutti_status drive(tutti_pipe *a, tutti_pipe *b) {
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
     while (!tutti_pipe_has_received(b) && b->status == TUTTI_OK) {
@@ -164,7 +164,7 @@ static unsigned char value(size_t i) {
 
 /* ------------------------------------------------------------------------------------------------- secrecy */
 
-/* Does an attacker that reads along find the pattern? */
+/* Returns whether an attacker that reads all bytes finds the pattern. */
 static bool shows(const tutti_transport *transport) {
     enum { BYTES = 100000 };
     middle m = {.does = NONE};
@@ -187,21 +187,21 @@ static bool shows(const tutti_transport *transport) {
 }
 
 Test(tls, shows_nothing_of_what_it_carries) {
-    cr_assert(shows(&tutti_tcp_transport), "the test sees nothing at all");
+    cr_assert(shows(&tutti_tcp_transport), "the test does not find the pattern in plain text");
     cr_assert_not(shows(tls));
 }
 
 /* ----------------------------------------------------------------------------------------------- integrity */
 
-/* What arrives is a beginning of what was sent, and then comes the error. */
+/* The bytes that arrive are a prefix of those sent, and then comes the error. */
 static void check_mischief(mischief does, size_t at, tutti_status expected) {
-    enum { BYTES = 300000, MORE = 50000 }; /* more follows: a side that misses a byte does not wait */
+    enum { BYTES = 300000, MORE = 50000 }; /* more follows, so that a side that misses a byte does not hang */
     middle m = {.does = does};
     tutti_pipe *a, *b;
     unsigned char *src = malloc(BYTES + MORE), *dst = malloc(BYTES);
     for (size_t i = 0; i < BYTES + MORE; i++) src[i] = value(i);
     open_with_middle(tls, &m, &a, &b);
-    /* A record goes to and fro first: the handshake is over. */
+    /* A record goes first, so that the handshake is over. */
     cr_assert_eq(tls->recv(b, dst, 1), TUTTI_OK);
     send_all(a, src, 1);
     cr_assert_eq(drive(a, b), TUTTI_OK);
@@ -240,7 +240,7 @@ static void check_refused(const side *s) {
 }
 
 Test(tls, opens_only_between_two_that_have_the_same_key) {
-    for (int turn = 0; turn < 3; turn++) { /* another key; both would call; both would take */
+    for (int turn = 0; turn < 3; turn++) { /* another key; both connect; both accept */
         int sockets[2];
         cr_assert_eq(mesh_pair(MESH_UNIX, sockets), TUTTI_OK);
         side a = {.transport = tls, .timeout_ms = 500, .connection = {.socket = sockets[0], .key = "a key"}}, b = a;
@@ -284,7 +284,7 @@ Test(tls, does_not_open_against_garbage_silence_or_an_end) {
     }
 }
 
-/* A server as any on the internet: it does not know the key, and shows a certificate of its own instead. */
+/* An ordinary TLS server: it does not know the key, and offers its own certificate instead. */
 static void *be_certified(void *argument) {
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
     EVP_PKEY *key = EVP_EC_gen("P-256");
@@ -308,7 +308,7 @@ static void *be_certified(void *argument) {
     return good ? argument : NULL;
 }
 
-Test(tls, takes_no_certificate_for_the_key) {
+Test(tls, accepts_no_certificate_instead_of_the_key) {
     int sockets[2];
     pthread_t server;
     void *certified = NULL;
@@ -335,7 +335,7 @@ static void open_pair(tutti_pipe **a_out, tutti_pipe **b_out) {
     *b_out = b.pipe;
 }
 
-/* Two records come in one read of the socket: the second one wakes no sleeper. */
+/* Two records come in one read of the socket: the socket does not wake a sleeper for the second one. */
 Test(tls, does_not_sleep_on_what_it_has_read_already) {
     tutti_pipe *a, *b;
     char dst[8] = "";
@@ -351,7 +351,7 @@ Test(tls, does_not_sleep_on_what_it_has_read_already) {
     cr_assert(fd < 0 || poll(&(struct pollfd){.fd = fd, .events = events}, 1, 0) == 1, "it would sleep");
     cr_assert_eq(tls->progress(b), TUTTI_OK);
     cr_assert(tutti_pipe_has_received(b) && strcmp(dst, "second") == 0);
-    /* And when all has been received, it does sleep. */
+    /* When all has been received, it does sleep. */
     cr_assert_eq(tls->recv(b, dst, 1), TUTTI_OK);
     cr_assert_eq(tls->progress(b), TUTTI_OK);
     fd = tls->sleep_on(b, &events);
@@ -360,7 +360,7 @@ Test(tls, does_not_sleep_on_what_it_has_read_already) {
     tls->close(b);
 }
 
-/* A record that is half on its way cannot be taken back, though none of its bytes counts as sent. */
+/* A record that is partly sent cannot be cancelled, though none of its bytes counts as sent. */
 Test(tls, cannot_be_cancelled_within_a_record) {
     tutti_pipe *a, *b;
     static unsigned char data[16384];

@@ -48,7 +48,7 @@ Test(tls_choice, is_the_only_choice_where_encryption_is_demanded) {
     cr_assert_eq(tutti_transport_permit(&tutti_tcp_transport), TUTTI_OK);
 }
 
-/* Wherever the choice comes from: a pipe that does not encrypt is not opened. */
+/* Whatever transport was chosen, a pipe that does not encrypt is not opened. */
 Test(tls_choice, no_other_pipe_is_opened_where_encryption_is_demanded) {
     uint32_t mask;
     int sockets[2];

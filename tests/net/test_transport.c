@@ -1,6 +1,6 @@
 /*
- * What every transport must do with bytes, whatever it is made of: one body of tests for all that this machine has. How
- * pipes end is in test_transport_end.c.
+ * What every transport must do with bytes: one set of tests for all transports of this machine. How pipes end is in
+ * test_transport_end.c.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
@@ -47,7 +47,7 @@ Test(transport, moves_all_sizes_both_ways_at_once) {
     pipes_each(move_sizes);
 }
 
-/* It is a stream: what is sent in three parts may be received in pieces of any size. */
+/* It is a stream: bytes sent in three parts may be received in pieces of any size. */
 static tutti_status move_parts(pipes_pair *p) {
     unsigned char src[5000], dst[5000];
     pipes_fill(src, sizeof src, 3);
@@ -130,7 +130,7 @@ Test(transport, waits_for_a_slow_reader_without_blocking) {
     pipes_each(slow_reader);
 }
 
-/* Both buffers are taken away in the middle, and others go on in their place; parts may end elsewhere. */
+/* Both buffers are replaced in the middle, and the transfer goes on with the new ones; parts may have other lengths. */
 static tutti_status move_buffers(pipes_pair *p) {
     enum { BYTES = 24 << 20, HALF = 12 << 20 };
     if (!p->a->movable || !p->b->movable) return TUTTI_OK;
@@ -138,7 +138,7 @@ static tutti_status move_buffers(pipes_pair *p) {
     pipes_fill(src, BYTES, 7);
     struct iovec parts[2] = {{src, 100}, {src + 100, BYTES - 100}};
     tutti_status status = p->transport->send(p->a, parts, 2);
-    if (status == TUTTI_OK) status = pipes_settle(p); /* as much is under way as goes without a reader */
+    if (status == TUTTI_OK) status = pipes_settle(p); /* all that can be sent without a reader is under way */
     if (status == TUTTI_OK) status = p->transport->recv(p->b, dst, BYTES);
     for (size_t i = 0; status == TUTTI_OK && p->b->received < HALF; i++) {
         status = p->transport->progress(p->b);
@@ -164,7 +164,7 @@ static tutti_status move_buffers(pipes_pair *p) {
     return status;
 }
 
-Test(transport, goes_on_with_other_buffers_where_it_says_that_it_can) {
+Test(transport, goes_on_with_other_buffers_if_it_is_movable) {
     pipes_each(move_buffers);
 }
 
@@ -190,7 +190,7 @@ Test(transport, is_chosen_by_name) {
     tutti_settings_reload();
     cr_assert_eq(tutti_transports_available(&mask), TUTTI_OK);
     cr_assert(mask != 0 && (mask & (mask - 1)) == 0 && (mask & ~all) == 0);
-    setenv("TUTTI_TRANSPORT", "shm,tcp", 1); /* that serves the ranks of one host in any case */
+    setenv("TUTTI_TRANSPORT", "shm,tcp", 1); /* shm serves the ranks of one host in any case */
     tutti_settings_reload();
     uint32_t tcp = mask;
     cr_assert(tutti_transports_available(&mask) == TUTTI_OK && mask == tcp);
@@ -203,7 +203,7 @@ Test(transport, is_chosen_by_name) {
     cr_assert(strstr(tutti_last_error(), "pigeon"), "%s", tutti_last_error());
 }
 
-Test(transport, tcp_takes_a_congestion_control_and_says_which_there_are) {
+Test(transport, tcp_takes_a_congestion_control_and_lists_the_available_ones) {
     int sockets[2];
     tutti_pipe *pipe;
     tutti_deadline deadline = tutti_deadline_after_ms(1000);

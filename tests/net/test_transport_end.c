@@ -1,5 +1,5 @@
 /*
- * How a pipe ends, whatever it is made of: closed in order, left in the middle, cancelled, or by the death of the process
+ * How a pipe ends, on every transport: closed in order, left in the middle, cancelled, or by the death of the process
  * at the other end.
  */
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@ TestSuite(transport_end, .timeout = 100);
 
 /* ------------------------------------------------------------------------------------------------- ending */
 
-/* Not more than goes without the receiver's help: large messages may wait for it at the sender. */
+/* Sends no more than fits without the receiver: large messages may wait for it at the sender. */
 static tutti_status close_after_send(pipes_pair *p) {
     enum { BYTES = 4000 };
     unsigned char *src = malloc(BYTES), *dst = malloc(BYTES), more;
@@ -42,7 +42,7 @@ static tutti_status close_after_send(pipes_pair *p) {
         status = sent ? pipes_compare(dst, BYTES, 6) : tutti_fail(TUTTI_ERR_TIMEOUT, "4000 bytes did not go");
     free(dst);
     TUTTI_TRY(status);
-    /* And then it is seen to have gone. */
+    /* After that the pipe reports that the peer has gone. */
     status = p->transport->recv(p->b, &more, 1);
     while (status == TUTTI_OK && !tutti_deadline_passed(&deadline)) status = p->transport->progress(p->b);
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "the end is reported as '%s'", tutti_status_name(status));
@@ -53,7 +53,7 @@ static tutti_status close_after_send(pipes_pair *p) {
     return TUTTI_OK;
 }
 
-Test(transport_end, delivers_what_was_sent_before_it_was_closed_and_then_tells_the_end) {
+Test(transport_end, delivers_what_was_sent_before_it_was_closed_and_then_reports_the_end) {
     pipes_each(close_after_send);
 }
 
@@ -69,12 +69,12 @@ static tutti_status peer_leaves_in_the_middle(pipes_pair *p) {
     tutti_status status = TUTTI_OK;
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     while (status == TUTTI_OK && !tutti_deadline_passed(&deadline)) status = p->transport->progress(p->b);
-    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED && p->b->received == 4 && dst[4] == 0xee, "told as '%s'",
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED && p->b->received == 4 && dst[4] == 0xee, "reported as '%s'",
                 tutti_status_name(status));
     return TUTTI_OK;
 }
 
-Test(transport_end, tells_that_the_other_side_left_in_the_middle) {
+Test(transport_end, reports_that_the_other_side_left_in_the_middle) {
     pipes_each(peer_leaves_in_the_middle);
 }
 
@@ -87,25 +87,25 @@ static tutti_status sender_learns_of_the_end(pipes_pair *p) {
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     while (status == TUTTI_OK && !tutti_deadline_passed(&deadline)) status = p->transport->progress(p->a);
     free(src);
-    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "told as '%s'", tutti_status_name(status));
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "reported as '%s'", tutti_status_name(status));
     return TUTTI_OK;
 }
 
-Test(transport_end, tells_the_sender_that_the_other_side_has_gone) {
+Test(transport_end, reports_to_the_sender_that_the_other_side_has_gone) {
     pipes_each(sender_learns_of_the_end);
 }
 
 static tutti_status cancel_all(pipes_pair *p) {
     unsigned char dst[1000], *src = calloc(1, 32 << 20);
     memset(dst, 0xee, sizeof dst);
-    /* What has not begun can be taken back. */
+    /* A transfer that has not begun can be cancelled. */
     TUTTI_TRY(p->transport->recv(p->b, dst, sizeof dst));
     p->transport->cancel(p->b);
     TUTTI_TRY(p->transport->recv(p->b, dst, 4));
     TUTTI_TRY(pipes_send(p->a, "okay", 4));
     TUTTI_TRY(pipes_drive(p));
     RANKS_CHECK(memcmp(dst, "okay", 4) == 0 && dst[4] == 0xee, "wrong bytes after a cancelled receive");
-    /* What has begun is cut off, and nothing touches the buffers any more. */
+    /* A transfer that has begun is cut off, and the buffers are not touched afterwards. */
     TUTTI_TRY(p->transport->recv(p->b, dst, sizeof dst));
     TUTTI_TRY(pipes_send(p->a, "more", 4));
     TUTTI_TRY(pipes_settle(p));
@@ -127,7 +127,7 @@ Test(transport_end, gives_buffers_back_when_it_is_cancelled) {
     pipes_each(cancel_all);
 }
 
-/* A process that is killed says nothing. */
+/* A killed process sends no message. */
 static tutti_status killed(const pipes_pair *kind) {
     tutti_connection connections[TUTTI_LANES_MOST];
     int sockets[TUTTI_LANES_MOST][2];
@@ -158,7 +158,7 @@ static tutti_status killed(const pipes_pair *kind) {
     while (status == TUTTI_OK && !tutti_deadline_passed(&deadline)) status = transport->progress(pipe);
     int64_t took_ms = (tutti_now_ns() - start_ns) / TUTTI_NS_PER_MS;
     transport->close(pipe);
-    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED && took_ms < 2000, "told as '%s' after %lld ms",
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED && took_ms < 2000, "reported as '%s' after %lld ms",
                 tutti_status_name(status), (long long)took_ms);
     return TUTTI_OK;
 }
@@ -169,7 +169,7 @@ static void check_killed(const pipes_pair *kind, void *context) {
     cr_assert_eq(status, TUTTI_OK, "%s, %d of them: %s", kind->of->name, kind->nlanes, tutti_last_error());
 }
 
-Test(transport_end, tells_within_two_seconds_that_the_other_process_was_killed) {
+Test(transport_end, reports_within_two_seconds_that_the_other_process_was_killed) {
     if (!ranks_have_processes()) cr_skip("needs processes");
     pipes_each_kind(check_killed, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * UCX pipes: what is peculiar to them. What they share with all others is in test_transport.c and test_transport_end.c. By
+ * What is specific to UCX pipes; what they share with all pipes is in test_transport.c and test_transport_end.c. By
  * default UCX's sockets are used, which every machine has; UCX_TLS chooses others.
  */
 #include <criterion/criterion.h>
@@ -64,7 +64,7 @@ static bool is_done(const tutti_pipe *pipe) {
     return tutti_pipe_has_sent(pipe) && tutti_pipe_has_received(pipe);
 }
 
-/* Until nothing is under way at b; a is driven meanwhile. */
+/* Drives both until nothing is under way at b. */
 static void drive(tutti_pipe *a, tutti_pipe *b) {
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
     while (!is_done(b)) {
@@ -92,7 +92,7 @@ static int count_words(int log, const char *words) {
     return count;
 }
 
-Test(ucx, that_its_ports_are_open_to_all_is_said_once) {
+Test(ucx, warns_once_that_its_ports_are_open_to_all) {
     char path[] = "/tmp/tutti-log-XXXXXX";
     tutti_pipe *pipes[4];
     int log = mkstemp(path), before = dup(2);
@@ -135,7 +135,7 @@ Test(ucx, receives_may_end_anywhere_in_what_was_sent) {
     free(dst);
 }
 
-Test(ucx, a_large_transfer_that_is_cut_off_leaves_both_buffers_alone) {
+Test(ucx, a_large_transfer_that_is_cut_off_no_longer_touches_either_buffer) {
     enum { BYTES = 32 << 20 };
     tutti_pipe *a, *b;
     unsigned char *src = calloc(1, BYTES), *dst = calloc(1, BYTES);
@@ -161,7 +161,7 @@ Test(ucx, a_large_transfer_that_is_cut_off_leaves_both_buffers_alone) {
     free(dst);
 }
 
-Test(ucx, what_was_offered_and_never_asked_for_goes_with_the_pipe) {
+Test(ucx, an_offer_that_was_never_fetched_ends_with_the_pipe) {
     tutti_pipe *a, *b;
     unsigned char *src = calloc(1, 8 << 20), byte;
     for (int round = 0; round < 2; round++) {
@@ -179,7 +179,7 @@ Test(ucx, what_was_offered_and_never_asked_for_goes_with_the_pipe) {
     free(src);
 }
 
-Test(ucx, last_words_come_before_the_end) {
+Test(ucx, the_last_bytes_come_before_the_end) {
     tutti_pipe *a, *b;
     char words[6] = "";
     open_pair(&a, &b);
@@ -251,7 +251,7 @@ Test(ucx, a_forked_child_leaves_the_connection_alone) {
     ucx->close(b);
 }
 
-/* What the other side says when it is not a pipe. */
+/* The introduction of a peer that is not a pipe. */
 typedef struct introduction {
     uint32_t version, address_bytes;
     uint64_t token;
@@ -270,7 +270,7 @@ static void open_against(const void *words, size_t bytes, bool closes, tutti_sta
     if (bytes > 0) {
         introduction said;
         memcpy(&said, words, sizeof said);
-        if (said.version == 0) said.version = first.version; /* the right one */
+        if (said.version == 0) said.version = first.version; /* the right version */
         cr_assert_eq(send(sockets[1], &said, bytes, 0), (ssize_t)bytes);
     }
     if (closes) close(sockets[1]);
@@ -279,7 +279,7 @@ static void open_against(const void *words, size_t bytes, bool closes, tutti_sta
     cr_assert(o.status == expected && strstr(o.error, text) != NULL, "%s: %s", tutti_status_name(o.status), o.error);
 }
 
-Test(ucx, does_not_open_against_strange_words_silence_or_an_end) {
+Test(ucx, does_not_open_against_a_wrong_introduction_silence_or_an_end) {
     introduction other_version = {.version = UINT32_C(9) << 24 | UINT32_C(7) << 16, .address_bytes = 100};
     introduction long_address = {.address_bytes = UINT32_C(100000000)};
     introduction no_address = {.address_bytes = 0};
@@ -295,7 +295,7 @@ Test(ucx, does_not_open_against_strange_words_silence_or_an_end) {
 
 /* ------------------------------------------------------------------------------------ before it is used */
 
-Test(ucx_check, is_taken_only_where_it_is_named) {
+Test(ucx_check, is_used_only_where_it_is_named) {
     uint32_t mask = 0;
     char text[600] = "";
     setenv("UCX_TLS", "tcp,self", 1);

@@ -1,6 +1,6 @@
 /*
- * Each signature of a row against one rank. The inputs are made in the layouts that the signature wants; what they are
- * as a whole is found by redistribution, which has tests of its own; one rank then computes the whole, in host memory in any case.
+ * Each signature of a row against one rank. The inputs are made in the signature's layouts; redistribution, which has
+ * its own tests, collects the whole inputs; one rank then computes the result, always in host memory.
  */
 #include <math.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static double get(tutti_type type, const void *data, size_t i) {
     }
 }
 
-/* Which part of the partial values this rank has: copies of one part have the same number. */
+/* The number of this rank's part of the partial values: copies of one part have the same number. */
 static uint64_t part_of(const tutti_layout *layout) {
     uint64_t part = 0;
     for (int axis = 0; axis < tutti_placement_axes(layout->placement); axis++)
@@ -72,7 +72,7 @@ typedef struct judge {
     row_verdict *verdict;
 } judge;
 
-/* Not to wait for other ranks that are threads. */
+/* In the stream, in order not to wait for other ranks that are threads. */
 static void end(const judge *j, tutti_tensor *tensor) {
     tutti_tensor_destroy_in_stream(tensor, j->place->stream);
 }
@@ -88,7 +88,7 @@ static tutti_status put_shard(const judge *j, const tutti_tensor *tensor, const 
     return TUTTI_OK;
 }
 
-/* A copy to ordinary memory that has to wait in its stream may keep other threads, which are ranks, out of CUDA. */
+/* A copy to ordinary memory that has to wait in its stream may block other threads, which are ranks, in CUDA. */
 static tutti_status copy_behind(const judge *j, void *dst, const void *src, size_t bytes) {
     const tutti_device *device = NULL;
     TUTTI_TRY(tutti_device_open(&device));
@@ -96,7 +96,7 @@ static tutti_status copy_behind(const judge *j, void *dst, const void *src, size
     return tutti_device_copy(dst, src, bytes, j->place->stream);
 }
 
-/* The whole of a tensor that is broadcast, in host memory of this rank alone. */
+/* A whole tensor that is broadcast, in host memory of this rank alone. */
 static tutti_status fetch(const judge *j, const tutti_tensor *whole, tutti_tensor **alone_out) {
     const tutti_layout *is = tutti_tensor_layout(whole);
     const tutti_layout layout =
@@ -212,7 +212,7 @@ static int parts_of(const tutti_layout *layout, int dim) {
     return nparts;
 }
 
-/* The first input gets odd cuts in some rounds; what shares its letters follows. */
+/* The first input gets odd cuts in some rounds; inputs that share its letters get the same. */
 static tutti_status make_first(judge *j, tutti_ops_call *call, const tutti_ops_choice *choices,
                                tutti_tensor **first_out) {
     int64_t odd[TUTTI_MOST_DIMS][20];
@@ -267,7 +267,7 @@ static tutti_status try_signature(judge *j, const tutti_ops_choice *choices) {
 
 /* ------------------------------------------------------------------------------------------------ all runs */
 
-/* All that a row allows along an axis, with the reductions that it may let pass. */
+/* All signatures that a row allows along an axis, with the reductions that it may let pass. */
 static int list_choices(const tutti_ops_call *call, tutti_ops_choice choices[MOST_CHOICES]) {
     static const tutti_reduction reductions[] = {TUTTI_SUM, TUTTI_AVG, TUTTI_MAX, TUTTI_MIN};
     int count = 0;
@@ -292,7 +292,7 @@ static tutti_status try_all(judge *j) {
     int count = list_choices(&call, list), all = 1;
     for (int axis = 0; axis < j->place->naxes; axis++) all *= count;
     int step = 1 + all / (j->place->most_runs > 0 ? j->place->most_runs
-                                                  : MOST_RUNS); /* of many combinations on two axes some */
+                                                  : MOST_RUNS); /* some of the many combinations on two axes */
     for (int number = 0; number < all; number += step) {
         int rest = number;
         for (int axis = 0; axis < j->place->naxes; axis++) {

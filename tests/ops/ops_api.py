@@ -1,6 +1,6 @@
 """Tutti's tensors and operators from Python by ctypes, and random layouts of them; without PyTorch, which only rank 0 loads.
 
-With OPS_MEMORY=cuda the tensors lie in CUDA memory, or what the stand-in that TUTTI_CUDA_MODULE names takes for it."""
+With OPS_MEMORY=cuda the tensors are in CUDA memory, or in that of the stand-in that TUTTI_CUDA_MODULE names."""
 import ctypes
 import os
 from math import prod
@@ -79,7 +79,7 @@ def ints(values, kind=ctypes.c_int):
 
 def to_memory(array, kind):
     if kind == "bfloat16":
-        return (np.ascontiguousarray(array, "float32").view("uint32") >> 16).astype("uint16")  # of what it holds exactly
+        return (np.ascontiguousarray(array, "float32").view("uint32") >> 16).astype("uint16")  # of what it represents exactly
     return np.ascontiguousarray(array).astype(kind)
 
 
@@ -115,7 +115,7 @@ class Place:
 
 
 def random_sbp(draw, place, ndims, reduction=None):
-    """`reduction` PARTIAL axes have; None: there are none."""
+    """PARTIAL axes have `reduction`; None: there are no such axes."""
     def one():
         choice = draw.random()
         if choice < 0.45 and ndims > 0:
@@ -125,7 +125,7 @@ def random_sbp(draw, place, ndims, reduction=None):
         return Sbp(BROADCAST, 0, 0)
     sbp = [one() for _ in place.axes]
     if reduction not in (None, "sum") and sum(s.kind == PARTIAL for s in sbp) > 1:
-        sbp[0] = Sbp(BROADCAST, 0, 0)  # their order is another test's
+        sbp[0] = Sbp(BROADCAST, 0, 0)  # another test covers their order
     return sbp
 
 
@@ -157,7 +157,7 @@ def read_cuts(layout, place):
 
 
 def meaning(sbp, place):
-    """What sbp say on axes of more than one rank."""
+    """The entries of sbp on axes of more than one rank."""
     return [s.key() for s, size in zip(sbp, place.axes) if size > 1]
 
 
@@ -179,7 +179,8 @@ def shape_of(tensor):
 
 
 def shard(tensor):
-    """The local part, and where it begins; None: there is none. In host memory it is not copied: what is written is the tensor's."""
+    """The local part, and where it begins; None if there is none. In host memory it is not a copy: writes change the
+    tensor."""
     local = Local()
     must(tutti.tutti_tensor_local(tensor, ctypes.byref(local)))
     if not local.data:
@@ -194,7 +195,7 @@ def shard(tensor):
 
 
 def put_back(tensor, array):
-    """What shard gave, and has been changed."""
+    """Writes a changed result of shard() back."""
     local = Local()
     must(tutti.tutti_tensor_local(tensor, ctypes.byref(local)))
     if MEMORY == CUDA:
@@ -220,7 +221,7 @@ def terms(rng, value, count, reduction, kind):
 
 
 def fill(rng, tensor, value, place):
-    """`value` is the whole tensor, equal on all ranks; so are rng's numbers."""
+    """`value` is the whole tensor, equal on all ranks, as are rng's numbers."""
     layout, kind = layout_of(tensor), TYPES[layout_of(tensor).type]
     sbp, at = read_sbp(layout, place), place.coordinates()
     partial = [axis for axis, s in enumerate(sbp) if s.kind == PARTIAL]
@@ -237,7 +238,8 @@ def fill(rng, tensor, value, place):
 
 
 def whole(tensor, placement=None):
-    """Collective over the tensor's placement and this one: all of it, on the ranks of this one (None: of the tensor's)."""
+    """Collective over the tensor's placement and this one: the whole tensor, on the ranks of this one (None: of the
+    tensor's)."""
     copy = pointer()
     must(tutti.tutti_tensor_to_global(tensor, placement, None, None, ctypes.byref(copy)))
     shape, kind = shape_of(copy), TYPES[layout_of(copy).type]

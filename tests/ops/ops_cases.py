@@ -1,4 +1,4 @@
-"""Random calls of operators, and what PyTorch says of them: elementwise, moving data, matrix products, tables.
+"""Random calls of operators, and PyTorch's results: elementwise, moving data, matrix products, tables.
 
 Each function makes a Case from a source of choices (random.Random) and one of numbers (numpy's Generator), equal on all ranks.
 """
@@ -20,21 +20,21 @@ NUMBERS = FLOATS * 3 + SHORTS * 2 + INTEGERS
 @dataclass
 class Input:
     name: str
-    value: np.ndarray  # whole; of a bfloat16 as float32
+    value: np.ndarray  # whole; a bfloat16 as float32
     kind: str
     has_gradient: bool = True
-    is_finite: bool = True  # else it is not given as partial
+    is_finite: bool = True  # else it is never partial
 
 
 @dataclass
 class Case:
     inputs: list
     ndims: int                 # of the result
-    kind: str                  # of it
+    kind: str                  # of the result
     forward: Callable          # (tensors, options, address of the result) -> status
     reference: Callable        # (torch, tensors of torch) -> result
     backward: Optional[Callable] = None  # (tensors, y, dy, addresses of the gradients or None) -> status
-    says: str = ""             # arguments that are no tensors
+    says: str = ""             # arguments other than tensors
     keep: list = field(default_factory=list)  # handles of further results, to be destroyed
 
 
@@ -137,7 +137,7 @@ def cast(draw, rng):
     def backward(t, y, dy, out):
         return api.ops.tutti_op_cast_backward(t[0], dy, out[0])
     def reference(torch, x):
-        """Of floats to integers PyTorch says nothing beyond the range, and of NaN."""
+        """PyTorch does not define float to integer conversions beyond the range, nor of NaN."""
         if is_float:
             return x[0] * 1
         if kind in FLOATS + SHORTS and to in INTEGERS:
@@ -175,7 +175,8 @@ def unary_of_shape(draw, rng, shape, ndims, forward, backward, reference, says, 
 
 
 def regrouped(draw, shape):
-    """Another shape of as many elements, near this one: neighbours joined, extents divided, ones put in."""
+    """Another shape with the same number of elements, near this one: neighbours joined, extents divided, ones
+    inserted."""
     shape = list(shape)
     for _ in range(draw.randint(1, 3)):
         at = draw.randrange(len(shape) + 1)

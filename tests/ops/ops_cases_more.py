@@ -1,4 +1,4 @@
-"""Random calls of the other operators, as in ops_cases.py: images, reductions, losses, and what is made by global index."""
+"""Random calls of the other operators, as in ops_cases.py: images, reductions, losses, and results by global index."""
 import ctypes
 
 import numpy as np
@@ -20,7 +20,7 @@ class Windows(ctypes.Structure):
 
 
 def random_windows(draw, kernel, is_pool):
-    """Pools: a padding that is equal on both sides, and at most half a kernel, as PyTorch's."""
+    """Pools: a padding that is equal on both sides, and at most half a kernel, as in PyTorch."""
     w = Windows((ctypes.c_int * 2)(*kernel), (ctypes.c_int * 2)(draw.choice([0, 1, 2, 3]), draw.choice([0, 1, 2])))
     pads = [draw.randint(0, kernel[i] // 2 if is_pool else 2) for i in (0, 0, 1, 1)]
     w.pad_top, w.pad_bottom, w.pad_left, w.pad_right = [pads[0], pads[0], pads[2], pads[2]] if is_pool else pads
@@ -101,7 +101,7 @@ def reduce(draw, rng):
     reduction, shape = draw.choice(["sum", "avg", "min", "max"]), shapes(draw)
     dims, keep = [d for d in range(len(shape)) if draw.random() < 0.5], draw.random() < 0.5
     if reduction in ("min", "max"):
-        shape = [extent or 2 for extent in shape]  # there is no largest of no elements
+        shape = [extent or 2 for extent in shape]  # an empty set has no largest element
     mask, number = sum(1 << d for d in dims), api.REDUCTIONS.index(reduction)
     def reference(torch, x):
         if not dims:
@@ -134,7 +134,7 @@ def softmax_cross_entropy(draw, rng):
     labels = Input("labels", values, str(values.dtype), False)
     logits = given(rng, "logits", [batch, classes], kind)
     if draw.random() < 0.3:
-        logits.value *= 256  # exponentials of these are no numbers
+        logits.value *= 256  # exponentials of these are not numbers
     def reference(torch, x):
         inside = (x[1] >= 0) & (x[1] < classes)
         losses = torch.nn.functional.cross_entropy(x[0], torch.where(inside, x[1], 0).long(), reduction="none")
@@ -144,7 +144,7 @@ def softmax_cross_entropy(draw, rng):
                 lambda t, y, dy, out: api.ops.tutti_op_softmax_cross_entropy_backward(*t, dy, out[0]))
 
 
-# Made by global index: as one rank alone makes it, and with the moments that it should have.
+# Results by global index: equal to those of a single rank, with the expected moments.
 
 class Dropout(ctypes.Structure):
     _fields_ = [("rate", double), ("seed", ctypes.c_uint64), ("stream", ctypes.c_uint64)]
@@ -156,7 +156,8 @@ class Random(ctypes.Structure):
 
 
 def alone(shape, kind, call, value=None):
-    """What rank 0 computes on a placement of its own: of call(input, address of the result), the input a layout or a tensor."""
+    """The result of call(input, address of the result) on a placement of rank 0 alone; the input is a layout or a
+    tensor."""
     place, y = pointer(), pointer()
     api.must(api.tutti.tutti_placement_create(api.world, api.MEMORY, api.ints([0]), api.ints([1]), 1, ctypes.byref(place)))
     layout = api.Layout(ctypes.sizeof(api.Layout), place, None, api.TYPES.index(kind), len(shape),
@@ -178,7 +179,7 @@ def alone(shape, kind, call, value=None):
 
 
 def near(value, expected, spread, count):
-    """Is a mean of `count` numbers within 5 of its standard deviations?"""
+    """Whether a mean of `count` numbers is within 5 of its standard deviations."""
     assert abs(value - expected) <= 5 * spread / np.sqrt(count), f"a mean of {value}, not {expected}"
 
 

@@ -1,11 +1,13 @@
-"""Operators on global tensors, judged from outside: random shapes, layouts and wishes, on all ranks of a world, against PyTorch.
+"""Operators on global tensors, tested from outside: random shapes, layouts and wanted sbp, on all ranks of a world,
+against PyTorch.
 
     tuttirun --standalone --nproc-per-node 4 python ops_torch.py libtutti.so libtutti_ops.so [--seed N] [--count M] [OPERATOR...]
 
-Each case makes inputs in random layouts (placements of 1 to 4 ranks on one or two axes; balanced, chunked or explicit cuts; partial
-values from random terms), runs the operator, with a wanted sbp in half of the cases, and compares all of the result with what
-PyTorch computes in float64. Then the gradients: each has the adjoint layout of its input, at the same cuts, and autograd's values.
-All ranks draw the same cases; rank 0 has PyTorch and judges. `--only NUMBER` repeats one case.
+Each case makes inputs in random layouts (placements of 1 to 4 ranks on one or two axes; balanced, chunked or explicit
+cuts; partial values from random terms), runs the operator, with a wanted sbp in half of the cases, and compares the
+whole result with PyTorch's in float64. Then the gradients: each must have the adjoint layout of its input, with the
+same cuts, and autograd's values. All ranks draw the same cases; rank 0 has PyTorch and compares. `--only NUMBER`
+repeats one case.
 """
 import argparse
 import ctypes
@@ -24,7 +26,7 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 1.2
 SHOWN = 3  # wrong cases of an operator
 
 
-everyone = pointer()  # a placement of all ranks, which keeps groups of ranks, and plans, from case to case
+everyone = pointer()  # a placement of all ranks; keeps groups of ranks, and plans, from case to case
 
 
 class Wrong(Exception):
@@ -54,7 +56,7 @@ def compare(what, kind, got, expected):
 
 
 def is_adjoint(x, dx, place):
-    """The same shape and cuts; broadcast and partial(sum) have changed places."""
+    """The same shape and cuts, with broadcast and partial(sum) exchanged."""
     change = {api.BROADCAST: (api.PARTIAL, 0, 0), api.PARTIAL: (api.BROADCAST, 0, 0)}
     of_x, of_dx = api.layout_of(x), api.layout_of(dx)
     expected = [change.get(kind, (kind, dim, reduction)) for kind, dim, reduction in api.meaning(api.read_sbp(of_x, place), place)]
@@ -71,7 +73,7 @@ class Judged:
         self.made, self.words, self.wrong, self.all_call = [], [], [], draw.random() < 0.5
 
     def note(self, function, *arguments):
-        """Goes on where something is wrong: the others wait in the next call."""
+        """Continues after an error, since the other ranks wait in the next call."""
         try:
             return function(*arguments)
         except (Wrong, AssertionError) as problem:
@@ -117,7 +119,7 @@ class Judged:
         return y
 
     def whole(self, tensor):
-        """Where the ranks outside of the placement have called, they get it, too: so what it is they know as the others do."""
+        """If the ranks outside the placement have called, they get a tensor, too, with the same layout."""
         return api.whole(tensor, everyone if self.all_call else None)
 
     def check_result(self, y, wanted, expected):
@@ -190,7 +192,7 @@ class Judged:
 
 
 def judge(name, number, seed, size, torch):
-    """What is wrong with a case on this rank; None: nothing."""
+    """The error of a case on this rank, or None."""
     draw, rng = random.Random(f"{seed} {name} {number}"), np.random.default_rng([seed, number, sum(name.encode())])
     place = api.Place(draw, size)
     judged = Judged(draw, rng, name, number, place, torch)
@@ -198,7 +200,7 @@ def judge(name, number, seed, size, torch):
         judged.run()
     except api.Refused as problem:
         if problem.status != api.ERR_ARGUMENT:
-            raise  # the ranks have lost each other
+            raise  # the ranks are out of step
         judged.wrong.append(str(problem))
     finally:
         judged.end()

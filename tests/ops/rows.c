@@ -26,7 +26,7 @@
     {                                                                                                                  \
         .row = &tutti_ops_row_##row_, .params = (params_), .ninputs = (n), .inputs = { __VA_ARGS__ }                   \
     }
-/* Of results that are rounded. */
+/* Tolerance for results that are rounded. */
 #define NEAR(row_, params_, n, ...)                                                                                    \
     { .row = &tutti_ops_row_##row_, .params = (params_), .ninputs = (n), .inputs = {__VA_ARGS__}, .tolerance = 2e-5 }
 
@@ -143,7 +143,7 @@ const row_case row_cases[] = {
 
 /* ------------------------------------------------------------------------------------------------ wrong rows */
 
-/* A row without what makes it whole or summed. */
+/* A row without the rules that make it whole or summed. */
 static tutti_status place_open_softmax(tutti_ops_call *call) {
     TUTTI_TRY(tutti_ops_row_softmax.place(call));
     call->rule.whole = 0;
@@ -166,7 +166,7 @@ static tutti_status run_mean_of_means(const tutti_ops_call *call) {
                                 call->out.data, call->out.data);
 }
 
-/* Random numbers by the place in the shard. */
+/* Random numbers that depend on the place in the shard, not in the tensor. */
 static tutti_status run_local_dropout(const tutti_ops_call *call) {
     const tutti_ops_operand *y = &call->out;
     static const int64_t none[TUTTI_MOST_DIMS];

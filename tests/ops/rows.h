@@ -1,12 +1,12 @@
 /*
- * Rows of the operator table at shapes that hurt, for what judges them.
+ * Rows of the operator table with difficult shapes, and their tests.
  */
 #ifndef TUTTI_TESTS_OPS_ROWS_H
 #define TUTTI_TESTS_OPS_ROWS_H
 
 #include "ops/call.h"
 
-/* What an input's elements are. */
+/* Values of an input's elements. */
 typedef enum row_values {
     VALUES_WHOLE = 0, /* -3 to 3: sums and products of them are exact */
     VALUES_POSITIVE,  /* 1 to 7 */
@@ -29,27 +29,27 @@ typedef struct row_case {
     const void *params;
     int ninputs;
     row_input inputs[5];
-    double tolerance; /* relative, of results that are not exact; 0: equal */
+    double tolerance; /* relative tolerance for inexact results; 0: equal */
 } row_case;
 
-/* Ended by a row of NULL. */
+/* Ended by a row with NULL. */
 extern const row_case row_cases[];
-/* Rows that say something wrong: each must be caught. */
+/* Wrong rows: each must be detected. */
 extern const row_case wrong_cases[];
 
-/* On which ranks of the communicator, all of them as `axes`, and in which memory. CUDA's: on the thread's GPU, in the stream,
- * of which threads of one process need one each. */
+/* The ranks of the communicator, all of them as `axes`, and the memory. CUDA memory: on the thread's GPU, in the
+ * stream; threads of one process need one stream each. */
 typedef struct row_place {
     tutti_comm *comm;
     const int *axes;
     int naxes;
     tutti_memory memory;
     void *stream;
-    int most_runs; /* of a case, in each round; 0: 400 */
+    int most_runs; /* runs of a case, in each round; 0: 400 */
 } row_place;
 
-/* Tries all signatures of a case there, with balanced and with odd cuts. Gives the number of runs, and of those whose result is not
- * that of one rank in host memory; `text` says the first. */
+/* Runs all signatures of a case there, with balanced and with odd cuts. Returns the number of runs, and of those
+ * whose result differs from one rank's in host memory; `text` describes the first. */
 typedef struct row_verdict {
     int runs, wrong;
     char text[400];

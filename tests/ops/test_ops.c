@@ -1,6 +1,6 @@
 /*
- * Operators: what is refused, with the same words on all ranks; which layouts are computed in without a move; and
- * layouts that hurt. tests/ops/ops_torch.py judges values.
+ * Operators: errors, with the same text on all ranks; which layouts need no move; and difficult layouts.
+ * tests/ops/ops_torch.py tests values.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -42,7 +42,7 @@ static void store(void *data, tutti_type type, size_t at, double value) {
     else ((uint8_t *)data)[at] = value != 0;
 }
 
-/* A tensor of value_of: where it is partial(sum) all ranks but the first hold 1. */
+/* A tensor of value_of: if it is partial(sum), all ranks except the first hold 1. */
 static tutti_status make(tutti_placement *placement, const char *name, tutti_type type, const char *sbp_text, int ndims,
                          const int64_t *shape, tutti_tensor **out) {
     tutti_sbp sbp[TUTTI_MOST_AXES];
@@ -114,7 +114,7 @@ static tutti_status expect_equal_words(const ranks_context *context, int line) {
     return TUTTI_OK;
 }
 
-static tutti_tensor *const nothing = (tutti_tensor *)16; /* what results hold before a call, and after one that fails */
+static tutti_tensor *const nothing = (tutti_tensor *)16; /* results before a call, and after one that fails */
 
 /* `expr` may store results in y, dx and dz. */
 #define REFUSE(words, expr)                                                                                            \
@@ -315,8 +315,7 @@ static tutti_status refuse_gradients(ranks_context *context) {
     TUTTI_TRY(open_scene(context, &s));
     const tutti_windows windows = {.kernel = {2, 2}};
     const tutti_dropout_options half = {.rate = 0.5};
-    REFUSE("max",
-           tutti_op_add_backward(s.a, s.largest, s.a, &dx, &dz)); /* it has no adjoint, and nothing is left of dx */
+    REFUSE("max", tutti_op_add_backward(s.a, s.largest, s.a, &dx, &dz)); /* it has no adjoint, and dx is reset */
     REFUSE("max", tutti_op_relu_backward(s.largest, s.a, s.a, &dx));
     REFUSE("max", tutti_op_reshape_backward(s.largest, s.a, &dx));
     REFUSE("is NULL", tutti_op_add_backward(s.a, s.b, NULL, &dx, &dz));
@@ -369,10 +368,10 @@ static tutti_status refuse_gradients(ranks_context *context) {
     REFUSE("max", tutti_op_softmax_cross_entropy_backward(s.largest, s.labels, s.four, &dx));
     REFUSE("", tutti_op_embedding_backward(s.labels, s.table, s.a, &dx));
     REFUSE("'wide'", tutti_op_dropout_backward(s.a, &half, s.wide, &dx));
-    /* Of another type, or on another placement. */
+    /* Gradients of another type, or on another placement. */
     REFUSE("'a'", tutti_op_add_backward(s.a, s.b, s.twice, &dx, NULL));
     REFUSE("'a'", tutti_op_add_backward(s.a, s.b, s.grid_a, &dx, NULL));
-    /* Without a place for the result. */
+    /* Without an address for the result. */
     REFUSE("NULL", tutti_op_reshape_backward(s.a, s.a, NULL));
     REFUSE("NULL", tutti_op_relu_backward(s.a, s.a, s.a, NULL));
     REFUSE("NULL", tutti_op_concat_backward(pair, 2, 0, s.a, NULL));
@@ -465,11 +464,11 @@ static tutti_status dispatch(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ops, what_fits_is_computed_where_it_lies) {
+Test(ops, matching_layouts_are_computed_without_a_move) {
     run(4, dispatch);
 }
 
-/* Layouts in which DTensor is wrong: means of uneven shards, a view of a split dimension, one dimension split by two
+/* Layouts for which DTensor is wrong: means of uneven shards, a view of a split dimension, one dimension split by two
  * axes. */
 static tutti_status hurt(ranks_context *context) {
     scene s;
@@ -520,7 +519,7 @@ static tutti_status hurt(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ops, layouts_that_hurt) {
+Test(ops, difficult_layouts) {
     run(4, hurt);
 }
 

@@ -1,6 +1,7 @@
 /*
- * Operators on CUDA memory, by the calls that users make: a network forward and backward gives what it gives in host memory,
- * and the same bits again; calls return before their stream has come to them, graphs replay them, and memory is used again.
+ * Operators on CUDA memory, through the public API: a network forward and backward has the results of host memory,
+ * bit for bit the same in each run; calls return before their stream has run them, graphs replay them, and memory is
+ * reused.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -48,7 +49,7 @@ static void drop(results *all, void *stream) {
     all->count = 0;
 }
 
-/* y = call(..., &y), kept. */
+/* y = call(..., &y); keeps y. */
 #define MAKE(y, call)                                                                                                  \
     tutti_tensor *y = NULL;                                                                                            \
     TUTTI_TRY(call);                                                                                                   \
@@ -56,7 +57,8 @@ static void drop(results *all, void *stream) {
 
 static const tutti_sbp split_0 = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, split_1 = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
 
-/* Images to losses and back: convolution, normalisation, pooling, a dense layer whose outputs, the classes, are split. */
+/* Images to losses and back: convolution, normalisation, pooling, a dense layer whose outputs, the classes, are
+ * split. */
 static tutti_status train(tutti_placement *place, results *all) {
     const tutti_random_options normal = {.distribution = TUTTI_NORMAL, .b = 1, .seed = 5, .stream = 1},
                                small = {.distribution = TUTTI_UNIFORM, .a = -0.5, .b = 0.5, .seed = 5, .stream = 2};
@@ -111,7 +113,7 @@ static tutti_status train(tutti_placement *place, results *all) {
     return TUTTI_OK;
 }
 
-/* What the network has not. */
+/* Operators that the network lacks. */
 static tutti_status try_others(tutti_placement *place, results *all) {
     const tutti_random_options uniform = {.distribution = TUTTI_UNIFORM, .a = -1, .b = 1, .seed = 9};
     tutti_layout matrix = TUTTI_LAYOUT(.placement = place, .type = TUTTI_FLOAT64, SHAPE(6, 10));
@@ -147,7 +149,7 @@ static tutti_status try_others(tutti_placement *place, results *all) {
 
 /* ------------------------------------------------------------------------------------------------ results */
 
-/* The elements of the whole tensor. In host memory other layouts may be the cheapest ones. */
+/* The elements of the whole tensor. In host memory other layouts may be the cheapest. */
 static tutti_status read_whole(const tutti_tensor *tensor, void *stream, char *bytes, size_t *count_out) {
     tutti_layout layout = *tutti_tensor_layout(tensor);
     tutti_tensor *whole;
@@ -164,7 +166,7 @@ static tutti_status read_whole(const tutti_tensor *tensor, void *stream, char *b
         const tutti_device *device = NULL;
         TUTTI_TRY(tutti_device_open(&device));
         TUTTI_TRY(
-            device->stream_sync(stream)); /* a copy that waits may keep other threads, which are ranks, out of CUDA */
+            device->stream_sync(stream)); /* a copy that waits may block other threads, which are ranks, in CUDA */
         TUTTI_TRY(tutti_device_copy(bytes, local.data, size, stream));
     } else if (size > 0) memcpy(bytes, local.data, size);
     tutti_tensor_destroy_in_stream(whole, stream);
@@ -186,7 +188,8 @@ static double value_at(tutti_type type, const char *bytes, size_t i) {
     }
 }
 
-/* Are these the same but for roundings (of products, and of sums in another order); or, with tolerance 0, the same bits? */
+/* Whether these are equal except for roundings (of products, and of sums in another order); with tolerance 0, bit for
+ * bit. */
 static tutti_status compare(const results *is, const results *should, void *stream, double tolerance) {
     static _Thread_local char got[MOST_ELEMENTS * 8], expected[MOST_ELEMENTS * 8];
     RANKS_CHECK(is->count == should->count, "%d results, not %d", is->count, should->count);
@@ -254,15 +257,15 @@ static tutti_status give_the_hosts_results(ranks_context *context) {
     return close_scene(&s);
 }
 
-Test(ops_cuda, a_network_gives_what_it_gives_in_host_memory_on_one_gpu) {
+Test(ops_cuda, a_network_has_the_results_of_host_memory_on_one_gpu) {
     run("1", (const int[]){1, 2, 3, 0}, give_the_hosts_results);
 }
 
-Test(ops_cuda, a_network_gives_what_it_gives_in_host_memory_on_gpus_of_their_own) {
+Test(ops_cuda, a_network_has_the_results_of_host_memory_on_one_gpu_each) {
     run("2", (const int[]){2, 0}, give_the_hosts_results);
 }
 
-/* The stream is held up. A call that waited for it would wait for ever. */
+/* The stream is blocked. A call that waited for it would wait forever. */
 static tutti_status return_at_once(ranks_context *context) {
     scene s;
     cuda_gate gate;
@@ -284,11 +287,11 @@ static tutti_status return_at_once(ranks_context *context) {
     return close_scene(&s);
 }
 
-Test(ops_cuda, calls_return_before_their_stream_comes_to_them) {
+Test(ops_cuda, calls_return_before_their_stream_runs_them) {
     run("1", (const int[]){1, 2, 0}, return_at_once);
 }
 
-/* How often memory of a stand-in has been taken; 0 on a real GPU. */
+/* The number of allocations of a stand-in's memory; 0 on a real GPU. */
 static int allocations(void) {
     int (*ask)(void) = NULL;
     void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
@@ -297,7 +300,7 @@ static int allocations(void) {
     return ask != NULL ? ask() : 0;
 }
 
-/* What a run has dropped is what the next one takes. */
+/* Each run allocates the memory that the previous one has released. */
 static tutti_status take_no_more_memory(ranks_context *context) {
     enum { WARM = 2, ROUNDS = 4 };
     scene s;
@@ -322,7 +325,7 @@ Test(ops_cuda, memory_is_used_again_in_the_stream) {
     run("1", (const int[]){1, 2, 0}, take_no_more_memory);
 }
 
-/* Replays, and runs by hand in another stream meanwhile, which must not get the graph's memory. */
+/* Replays, and meanwhile direct runs in another stream, which must not get the graph's memory. */
 static tutti_status replay(ranks_context *context) {
     scene s;
     void *graph = NULL, *exec = NULL;

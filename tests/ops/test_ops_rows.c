@@ -1,6 +1,6 @@
 /*
- * The table of operators, proved: each row, each signature on one and two axes, with even, odd and empty parts, against
- * one rank; and rows that say something wrong are caught.
+ * Verifies the table of operators: each row, each signature on one and two axes, with even, odd and empty parts,
+ * against one rank; and checks that wrong rows are detected.
  */
 #include <criterion/criterion.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static tutti_status judge(ranks_context *context, const int *axes, int naxes, co
     row_verdict verdict;
     const row_place place = {.comm = context->comm, .axes = axes, .naxes = naxes, .memory = TUTTI_MEMORY_HOST};
     TUTTI_TRY(judge_row(&place, c, &verdict));
-    RANKS_CHECK(verdict.runs > 0, "%s: no run", c->row->name);
+    RANKS_CHECK(verdict.runs > 0, "%s: no runs", c->row->name);
     RANKS_CHECK(verdict.wrong == 0, "%s: %d of %d wrong; %s", c->row->name, verdict.wrong, verdict.runs, verdict.text);
     return TUTTI_OK;
 }
@@ -38,7 +38,7 @@ static tutti_status judge_on_square(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* At least one signature must come out wrong, or be refused. */
+/* At least one signature must have a wrong result, or be refused. */
 static tutti_status catch_wrong_rows(ranks_context *context) {
     for (const row_case *c = wrong_cases; c->row != NULL; c++) {
         row_verdict verdict;
@@ -50,14 +50,14 @@ static tutti_status catch_wrong_rows(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(ops_rows, signatures_on_one_axis_give_what_one_rank_gives) {
+Test(ops_rows, signatures_on_one_axis_have_the_results_of_one_rank) {
     run(line, RANKS_THREADS, judge_on_line);
 }
 
-Test(ops_rows, signatures_on_two_axes_give_what_one_rank_gives) {
+Test(ops_rows, signatures_on_two_axes_have_the_results_of_one_rank) {
     run(square, RANKS_THREADS, judge_on_square);
 }
 
-Test(ops_rows, wrong_rows_are_caught) {
+Test(ops_rows, wrong_rows_are_detected) {
     run(line, RANKS_THREADS, catch_wrong_rows);
 }

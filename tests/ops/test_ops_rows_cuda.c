@@ -1,6 +1,6 @@
 /*
- * The table of operators on CUDA memory: each row, with signatures on one and two axes, against one rank in host memory; on
- * the same GPU for all ranks, and in streams of their own. Stand-ins for GPUs, or the real ones of this machine.
+ * The table of operators on CUDA memory: each row, with signatures on one and two axes, against one rank in host
+ * memory; with one GPU for all ranks, and a stream for each. Stand-ins for GPUs, or the real ones of this machine.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void run(const char *gpus, ranks_kind kind, int nranks, ranks_body body) 
 static tutti_status judge_all(ranks_context *context, const int *axes, int naxes) {
     enum { MOST_RUNS = 8 };
     cuda_rank rank;
-    tutti_placement *keeper; /* of communicators, for all rows */
+    tutti_placement *keeper; /* timeout of communicators, for all rows */
     int n = context->nranks;
     TUTTI_TRY(cuda_rank_open(context, 1, &rank));
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_CUDA, NULL, &n, 1, &keeper));
@@ -36,7 +36,7 @@ static tutti_status judge_all(ranks_context *context, const int *axes, int naxes
     for (const row_case *c = row_cases; c->row != NULL; c++) {
         row_verdict verdict;
         TUTTI_TRY(judge_row(&place, c, &verdict));
-        RANKS_CHECK(verdict.runs > 0, "%s: no run", c->row->name);
+        RANKS_CHECK(verdict.runs > 0, "%s: no runs", c->row->name);
         RANKS_CHECK(verdict.wrong == 0, "%s: %d of %d wrong; %s", c->row->name, verdict.wrong, verdict.runs,
                     verdict.text);
     }

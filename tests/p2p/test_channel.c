@@ -1,8 +1,8 @@
 /*
- * Channels between processes, from within: rings that wrap, room, credit, and peers that write nonsense.
+ * The internals of channels between processes: rings that wrap, room, credit, and peers that write garbage.
  *
- * Two peers that do not exist stand in for another process. The mirror is a second mapping of our own heap under our
- * own id, so that what we write comes back to us. The stranger's heap is plain memory that the test fills as it likes.
+ * Two made-up peers stand in for another process. The mirror is a second mapping of our own heap under our own id, so
+ * that what we write comes back to us. The stranger's heap is plain memory that the test fills.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -49,7 +49,7 @@ static tutti_record eager(size_t bytes, int64_t tag) {
 }
 
 static void write_and_read(tutti_channels *channel, size_t bytes, unsigned seed) {
-    static uint8_t sent[TUTTI_CHANNEL_RING_BYTES], got[TUTTI_CHANNEL_RING_BYTES]; /* as large as a payload may be */
+    static uint8_t sent[TUTTI_CHANNEL_RING_BYTES], got[TUTTI_CHANNEL_RING_BYTES]; /* the largest payload */
     tutti_record out = eager(bytes, (int64_t)seed), in;
     fill(sent, bytes, seed);
     cr_assert(tutti_channel_has_room(channel, &out, 0));
@@ -61,7 +61,7 @@ static void write_and_read(tutti_channels *channel, size_t bytes, unsigned seed)
     cr_assert(memcmp(sent, got, bytes) == 0, "%zu bytes come back changed", bytes);
 }
 
-Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole) {
+Test(channel, records_of_every_length_wrap_at_the_end_of_the_ring) {
     tutti_channels *channel = open_mirror();
     const size_t lengths[] = {0, 1, 8, 24, 25, 63, 64, 65, 4096, 8191, 65536, TUTTI_CHANNEL_RING_BYTES - 8192};
     for (unsigned round = 0; round < 160; round++)
@@ -71,7 +71,7 @@ Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole) {
 
 /* The writer stops in the middle of a message: the reader takes nothing, and all of it once the writer goes on. */
 Test(channel, a_message_is_whole_once_its_last_part_is_there) {
-    enum { BYTES = 20000, LAST = 2 * (64 + 8192) }; /* the line in front of the last of three parts */
+    enum { BYTES = 20000, LAST = 2 * (64 + 8192) }; /* the line before the last of three parts */
     tutti_channels *channel = open_mirror();
     static uint8_t sent[BYTES], got[BYTES];
     tutti_record out = eager(BYTES, 7), in;
@@ -152,12 +152,12 @@ static tutti_channel_block *strange_block(void) {
     return (tutti_channel_block *)(stranger.base + BLOCK_OFFSET);
 }
 
-/* Its directory has an entry for us that names `offset`, and it has called. */
+/* Creates a peer whose directory has an entry for us that names `offset`. */
 static void make_stranger(uint64_t offset) {
     init();
     stranger = *self;
     stranger.self = false;
-    static uint32_t met; /* another one each time */
+    static uint32_t met; /* a different one each time */
     met++;
     memcpy(stranger.id, &met, sizeof met);
     stranger.bytes = STRANGE_HEAP_BYTES;
@@ -198,14 +198,14 @@ Test(channel, a_block_of_another_kind_is_refused) {
     tutti_channel_close(channel);
 }
 
-Test(channel, a_lobby_with_more_entries_than_it_holds_is_read_to_its_end_only) {
+Test(channel, a_directory_with_a_count_beyond_its_end_is_read_to_its_end_only) {
     tutti_channels *channel = open_stranger(0);
     atomic_store(&((tutti_channel_directory *)stranger.base)->count, UINT64_MAX);
     cr_assert(!tutti_channel_find(channel) && !channel->broken);
     tutti_channel_close(channel);
 }
 
-Test(channel, a_position_that_cannot_be_breaks_it) {
+Test(channel, an_impossible_position_breaks_it) {
     tutti_channels *channel = open_stranger(BLOCK_OFFSET);
     tutti_record record = eager(60000, 1);
     static uint8_t bytes[60000];
@@ -225,7 +225,7 @@ static tutti_member members[2];
 static tutti_comm comm;
 static uint64_t said; /* bytes in the stranger's ring */
 
-/* A communicator of this process (rank 0) and the stranger (rank 1), as far as point to point looks at it. */
+/* A communicator of this process (rank 0) and the stranger (rank 1), with the fields that point to point reads. */
 static void open_comm(void) {
     said = 0;
     make_stranger(BLOCK_OFFSET);
@@ -246,7 +246,7 @@ static void open_comm(void) {
 
 static void close_comm(void) {
     tutti_p2p_close(&comm);
-    atomic_store(&stranger.dead, true); /* so that its block is used anew */
+    atomic_store(&stranger.dead, true); /* so that its block is reused */
     tutti_p2p_forget(&stranger);
     munmap(stranger.base, STRANGE_HEAP_BYTES);
     cr_assert(!tutti_p2p_pending(), "something is left behind");
@@ -266,7 +266,7 @@ static void say(const tutti_record *record) {
     said += sizeof *record;
 }
 
-/* Drives until the work has ended, which the check for broken channels may take a moment to see. */
+/* Drives until the work has ended, which the check for broken channels may notice a moment later. */
 static tutti_status finish(tutti_work *work) {
     for (int i = 0; i < 5000 && !tutti_work_done(work); i++) {
         tutti_p2p_progress();
@@ -278,7 +278,7 @@ static tutti_status finish(tutti_work *work) {
     return status;
 }
 
-Test(channel, an_honest_message_arrives) {
+Test(channel, a_valid_message_arrives) {
     char got[8] = "";
     open_comm();
     tutti_work *work = post(got, sizeof got);
@@ -291,7 +291,7 @@ Test(channel, an_honest_message_arrives) {
     close_comm();
 }
 
-Test(channel, records_that_cannot_be_true_fail_who_waits_for_that_peer) {
+Test(channel, impossible_records_fail_receives_from_that_peer) {
     const tutti_record lies[] = {
         {.kind = TUTTI_RECORD_END},
         {.kind = 1000},
@@ -308,13 +308,13 @@ Test(channel, records_that_cannot_be_true_fail_who_waits_for_that_peer) {
         tutti_work *work = post(got, sizeof got);
         say(&lies[i]);
         tutti_status status = finish(work);
-        cr_assert(status == TUTTI_ERR_DATA, "lie %zu gave '%s'", i, tutti_status_name(status));
+        cr_assert(status == TUTTI_ERR_DATA, "record %zu gave '%s'", i, tutti_status_name(status));
         cr_assert(atomic_load(&pages[0].state) == TUTTI_PAGE_BROKEN);
         close_comm();
     }
 }
 
-/* Announced bytes that cannot be read are asked for; a stream that does not fit what was asked for is a lie. */
+/* Announced bytes that cannot be read are requested; a stream that does not match the request is an error. */
 Test(channel, a_stream_that_does_not_fit_breaks_it) {
     static char got[1000];
     open_comm();

@@ -1,5 +1,5 @@
 /*
- * Messages between hosts: what a blocking send has returned for arrives, whatever the sender does next.
+ * Messages between hosts: once a blocking send has returned, its message arrives, whatever the sender does next.
  */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
@@ -38,8 +38,8 @@ static tutti_status check(const char *data, size_t bytes, int salt) {
 
 #define AWAY_S 3
 
-/* Rank 1 sends `count` messages over a slow link, whose buffers they fill, and then does not call the library for long;
- * rank 0 has to have them before that. */
+/* Rank 1 sends `count` messages over a slow link, whose buffers they fill, and then does not call the library for
+ * long; rank 0 must receive them before that. */
 static tutti_status send_and_compute(ranks_context *context, size_t bytes, int count) {
     char *data = filled(bytes, 1);
     tutti_status status = TUTTI_OK;
@@ -82,8 +82,8 @@ Test(hosts_messages, small_messages_arrive_while_their_sender_computes) {
 
 /* -------------------------------------------------------------------------------------------------- ping-pong */
 
-/* All sizes around the limits of lines, frames and rings, back and forth; several times, since what is left in a pipe
- * depends on chance. */
+/* All sizes around the limits of lines, frames and rings, back and forth; several times, since what remains in a pipe
+ * depends on timing. */
 static tutti_status play(ranks_context *context) {
     static const size_t sizes[] = {0,     1,     23,         24,     25,      64,    65,
                                    88,    4095,  4096,       16383,  16384,   32768, 65535,
@@ -149,8 +149,8 @@ Test(hosts_messages, both_directions_at_once) {
 
 #define GIVEN_UP_BYTES (64 * MIB)
 
-/* A transfer that is given up in the middle leaves both buffers alone, and the connection, which other communicators use,
- * goes on. */
+/* A transfer that is given up in the middle leaves both buffers alone, and the connection, which other communicators
+ * use, goes on. */
 static tutti_status give_up(ranks_context *context) {
     tutti_comm *doomed;
     int other = 1 - context->rank;
@@ -191,13 +191,13 @@ Test(hosts_messages, a_transfer_that_is_given_up_leaves_buffers_and_connection_a
     run(&(netns_options){.rate = "100mbit"}, give_up);
 }
 
-/* --------------------------------------------------------------------------------------------------- being told */
+/* --------------------------------------------------------------------------------------------------- notification */
 
 static bool says(const char *words) {
     return strstr(tutti_last_error(), words) != NULL;
 }
 
-/* Rank 1 waits for a message on a communicator over which nothing else goes, and rank 0 ends it in some way. */
+/* Rank 1 waits for a message on a communicator without other traffic, and rank 0 aborts or destroys it. */
 static tutti_status wait_in_vain(ranks_context *context, bool aborts) {
     tutti_comm *doomed;
     int value = 0;
@@ -230,12 +230,12 @@ static tutti_status wait_for_who_leaves(ranks_context *context) {
     return wait_in_vain(context, false);
 }
 
-Test(hosts_messages, who_waits_for_a_message_is_told_of_an_abort) {
+Test(hosts_messages, a_receive_ends_when_the_sender_aborts) {
     HOSTS_NEED(0);
     run(&(netns_options){0}, wait_for_who_aborts);
 }
 
-Test(hosts_messages, who_waits_for_a_message_is_told_that_its_sender_has_left) {
+Test(hosts_messages, a_receive_ends_when_its_sender_has_left) {
     HOSTS_NEED(0);
     run(&(netns_options){0}, wait_for_who_leaves);
 }
@@ -251,7 +251,8 @@ static tutti_status wait_idle(void *context) {
     return TUTTI_OK;
 }
 
-/* Rank 0 aborts while a function of tutti_submit has the communicator's queue, and calls nothing. Rank 1 waits in a collective. */
+/* Rank 0 aborts while a function of tutti_submit has the communicator's queue, and calls nothing. Rank 1 waits in a
+ * collective. */
 static tutti_status abort_beside_a_function(ranks_context *context) {
     tutti_comm *doomed;
     int32_t one = 1;
@@ -279,7 +280,7 @@ static tutti_status abort_beside_a_function(ranks_context *context) {
     return tutti_barrier(context->comm, NULL);
 }
 
-Test(hosts_messages, who_waits_in_a_collective_is_told_of_an_abort_beside_a_function) {
+Test(hosts_messages, a_collective_ends_when_a_rank_aborts_beside_a_function) {
     HOSTS_NEED(0);
     run(&(netns_options){0}, abort_beside_a_function);
 }

@@ -40,7 +40,7 @@ static tutti_status tags_backwards(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(p2p, a_receive_takes_the_message_of_its_tag) {
+Test(p2p, a_receive_gets_the_message_of_its_tag) {
     run(worlds, tags_backwards);
 }
 
@@ -130,7 +130,7 @@ Test(p2p, a_rank_may_send_to_itself) {
     run(worlds, to_self);
 }
 
-/* Small and large, found waiting and come later: the message is taken, the next one is whole. */
+/* Small and large messages, that come before and after the receive: the message is consumed, the next one is whole. */
 static tutti_status truncate_one(const ranks_context *context, size_t count, bool late) {
     static _Thread_local int buffer[5000];
     int after = -1;
@@ -157,7 +157,7 @@ static tutti_status truncate_all(ranks_context *context) {
     return tutti_barrier(context->comm, NULL);
 }
 
-Test(p2p, a_message_longer_than_its_receive_is_an_error_and_is_taken) {
+Test(p2p, a_message_longer_than_its_receive_is_an_error_and_is_consumed) {
     run(pairs, truncate_all);
 }
 
@@ -177,8 +177,8 @@ Test(p2p, empty_messages_are_messages) {
     run(worlds, empty_messages);
 }
 
-/* To and fro with lengths on both sides of every border between two ways, from either kind of memory; now and then
- * the receiver comes late. */
+/* Exchanges lengths on both sides of every threshold between two protocols, from either kind of memory; now and then
+ * the receiver is late. */
 static tutti_status every_way(ranks_context *context) {
     static const size_t lengths[] = {0,    1,     24,    25,    64,    1023,  1025,  4096,   4097,   8192,
                                      8193, 16384, 16385, 40000, 65536, 65537, 98304, 300007, 1 << 20};

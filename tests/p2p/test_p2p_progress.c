@@ -1,5 +1,5 @@
 /*
- * Point to point under way together with other things: nothing holds up what does not depend on it.
+ * Messages in flight together with other calls: none holds up what does not depend on it.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "bootstrap/base/settings.h"
 #include "tests/support/ranks.h"
 
-enum { LARGE = 20000 }; /* ints; far beyond what is eager */
+enum { LARGE = 20000 }; /* ints; far beyond the eager limit */
 
 static void run(const int *sizes, ranks_body body) {
     setenv("TUTTI_EAGER_BYTES", "1024", 1);
@@ -95,7 +95,7 @@ static tutti_status serve_while_computing(ranks_context *context) {
     if (status == TUTTI_OK && context->rank == 0) {
         status = tutti_recv(context->comm, buffer, LARGE, TUTTI_INT32, 1, 0, &TUTTI_OPTIONS(.work = &work));
         if (status == TUTTI_OK) status = say(context, "posted");
-        if (status == TUTTI_OK) status = hear(context, "sent"); /* calls nothing of the library meanwhile */
+        if (status == TUTTI_OK) status = hear(context, "sent"); /* calls no library function meanwhile */
         if (status == TUTTI_OK) status = tutti_work_wait(work, -1);
         tutti_work_free(work);
     } else if (status == TUTTI_OK && context->rank == 1) {
@@ -116,7 +116,7 @@ enum { OUTSTANDING = 200 };
 /* Receives are posted last to first; each send has its own tag. */
 static tutti_status many_outstanding(ranks_context *context) {
     int n = context->nranks, next = (context->rank + 1) % n, before = (context->rank + n - 1) % n;
-    int(*out)[500] = calloc(OUTSTANDING, sizeof *out), (*in)[500] = calloc(OUTSTANDING, sizeof *in);
+    int (*out)[500] = calloc(OUTSTANDING, sizeof *out), (*in)[500] = calloc(OUTSTANDING, sizeof *in);
     tutti_work *works[2 * OUTSTANDING] = {NULL};
     tutti_status status = out != NULL && in != NULL ? TUTTI_OK : TUTTI_ERR_MEMORY;
     for (int i = 0; i < OUTSTANDING && status == TUTTI_OK; i++) {

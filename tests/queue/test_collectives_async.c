@@ -103,7 +103,7 @@ static tutti_status wait_too_short(ranks_context *context) {
     snprintf(key, sizeof key, "seen/%d", context->rank);
     TUTTI_TRY(context->store->set(context->store->context, key, &seen, 1));
     TUTTI_TRY(tutti_work_wait(work, -1));
-    TUTTI_TRY(tutti_work_wait(work, 0)); /* again: it never frees */
+    TUTTI_TRY(tutti_work_wait(work, 0)); /* again: waiting never frees a work */
     RANKS_EXPECT(TUTTI_OK, tutti_comm_error(context->comm));
     tutti_work_free(work);
     return TUTTI_OK;
@@ -198,7 +198,7 @@ static tutti_status callbacks(ranks_context *context) {
     RANKS_CHECK(c.sum == context->nranks, "its sum is %d", c.sum);
     tutti_work_free(work);
 
-    /* Of a work that has ended already. */
+    /* A callback on a work that has already ended. */
     TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.work = &work)));
     TUTTI_TRY(tutti_work_wait(work, -1));
     TUTTI_TRY(tutti_work_on_done(work, call_blocking, &c));
@@ -213,7 +213,7 @@ Test(collectives_async, a_callback_runs_once_and_may_call_blocking_collectives) 
 }
 
 static tutti_status callbacks_that_wait_for_each_other(ranks_context *context) {
-    enum { DEPTH = 8 }; /* all inside their callbacks at once: the pool must grow */
+    enum { DEPTH = 8 }; /* all callbacks block at once: the pool must grow */
     called c[DEPTH] = {0};
     for (int i = 0; i < DEPTH; i++) TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &c[i].other));
     for (int i = 0; i < DEPTH; i++) {
@@ -296,8 +296,8 @@ static int64_t elapsed_ms(const struct timespec *since) {
     return (now.tv_sec - since->tv_sec) * 1000 + (now.tv_nsec - since->tv_nsec) / 1000000;
 }
 
-/* A thread that calls and waits does the work itself. A worker that looked every 0.4 ms would sleep 500 times meanwhile; this
- * process itself never sleeps. Soon after, a call that no thread waits for must begin all the same. */
+/* A thread that calls and waits runs the operation itself. A worker that polled every 0.4 ms would sleep 500 times
+ * meanwhile; this process itself never sleeps. Soon after, a call that no thread waits for must begin all the same. */
 static tutti_status stream_of_short_calls(ranks_context *context) {
     struct rusage before, after;
     struct timespec began;

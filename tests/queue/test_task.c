@@ -1,5 +1,6 @@
 /*
- * Functions that have a turn in a communicator's queue (tutti_submit): when they run, what they may call, and how they end.
+ * Functions that have a turn in a communicator's queue (tutti_submit): when they run, what they may call, and how
+ * they end.
  */
 #include <criterion/criterion.h>
 #include <sched.h>
@@ -33,7 +34,7 @@ static void pause_ms(long ms) {
 typedef struct chore {
     tutti_comm *comm;
     int round, sum_of;
-    const int32_t *before; /* what was started before sums up there; NULL */
+    const int32_t *before; /* the sum that was started before; may be NULL */
     bool before_was_done;  /* when it ran */
     int32_t sums[COUNT], all[MOST], from_left;
     atomic_int entered, released;
@@ -75,7 +76,7 @@ static tutti_status check_chore(const chore *c) {
     return TUTTI_OK;
 }
 
-/* Between collectives with works before and behind, and a blocking one; waited for in turns that change. */
+/* Between collectives with works before and after, and a blocking one; works are waited for in changing order. */
 static tutti_status take_turns(ranks_context *context) {
     static _Thread_local chore chores[2];
     static _Thread_local int32_t before[COUNT], behind[COUNT], last[COUNT];
@@ -114,12 +115,12 @@ static tutti_status take_turns(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(task, functions_have_a_turn_among_collectives_and_call_such) {
+Test(task, functions_have_a_turn_among_collectives_and_call_collectives) {
     run(take_turns);
 }
 
-/* The first call with memory looks for the GPU's driver. What dlopen keeps for its thread the leak sanitizer would report where that
- * thread, a worker, is just ending. */
+/* The first call with memory looks for the GPU's driver. If a worker thread made it and then ended, the leak
+ * sanitizer would report the memory that dlopen keeps for that thread. */
 static tutti_status call_first(ranks_context *context) {
     int32_t one = 1;
     return tutti_all_reduce(context->comm, &one, &one, 1, TUTTI_INT32, TUTTI_SUM, NULL);
@@ -247,7 +248,7 @@ static tutti_status wait_within(void *context) {
     return tutti_barrier(((chore *)context)->comm, NULL);
 }
 
-/* The last rank dies instead of coming. */
+/* The last rank dies instead of joining. */
 static tutti_status lose_one(ranks_context *context) {
     static chore c;
     tutti_work *works[2];
@@ -318,7 +319,7 @@ static tutti_status refuse(ranks_context *context) {
     return tutti_barrier(comm, NULL);
 }
 
-Test(task, what_would_wait_for_itself_is_refused) {
+Test(task, a_call_that_would_wait_for_itself_is_refused) {
     run(refuse);
 }
 

@@ -1,6 +1,6 @@
 /*
- * tutti_comm_init_rdma: a host without an adapter, or with one that does not reach the others, is named on all ranks, and the
- * communicator stays as it was; after a success nothing but verbs carries data. The adapters are stand-ins
+ * tutti_comm_init_rdma: a host without an adapter, or with one that does not reach the others, is named on all ranks,
+ * and the communicator stays as it was; after a success only verbs carries data. The adapters are stand-ins
  * (support/standins/standin_verbs.c); on Soft-RoCE it is tested by test_hosts_vm.
  */
 #include <criterion/criterion.h>
@@ -20,11 +20,11 @@
 
 #define LAYOUT(...) ((const int[]){__VA_ARGS__, 0})
 
-/* Why a rank finds no way, or none any more. */
+/* Why a rank has no RDMA path, from the start or later. */
 enum { WHOLE, NO_ADAPTER, FORBIDDEN, OTHER_NETWORK };
 
 typedef struct play {
-    int odd_host, lack; /* what that host lacks; the others lack nothing */
+    int odd_host, lack; /* what that host lacks; other hosts lack nothing */
     bool asks;          /* calls tutti_comm_init_rdma */
 } play;
 
@@ -38,7 +38,7 @@ static tutti_status make_world(const ranks_context *context, tutti_comm **comm_o
     return tutti_comm_create_world(comm_out);
 }
 
-/* A sum that takes the long way, with its closed form. */
+/* A sum that is long enough for several pieces, with its closed form. */
 static tutti_status sum(tutti_comm *comm) {
     enum { COUNT = 300001 };
     static float values[COUNT];
@@ -52,7 +52,7 @@ static tutti_status sum(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* To the rank with the same number on the next host, in two sizes. */
+/* Sends to the rank with the same local number on the next host, in two sizes. */
 static tutti_status send_on(tutti_comm *comm, int to, int from) {
     static char out[200000], in[200000];
     for (size_t bytes = 8; bytes <= sizeof out; bytes = bytes == 8 ? sizeof out : bytes + 1) {
@@ -68,7 +68,7 @@ static tutti_status send_on(tutti_comm *comm, int to, int from) {
     return TUTTI_OK;
 }
 
-/* How many connections of links and messages lead to other hosts; all are of that transport. */
+/* Counts the connections of links and messages to other hosts; all must use that transport. */
 static tutti_status count_ways(const tutti_comm *comm, const tutti_transport *transport, int *links, int *messages) {
     *links = *messages = 0;
     for (int rank = 0; rank < comm->nranks; rank++) {
@@ -108,7 +108,7 @@ static tutti_status go_by_verbs(ranks_context *context) {
     TUTTI_TRY(tutti_comm_split(comm, 0, -context->rank, NULL, &half));
     TUTTI_TRY(sum(half));
     TUTTI_TRY(count_ways(half, &tutti_verbs_transport, &links, &messages));
-    if (context->rank == 0) TUTTI_TRY(tutti_comm_init_rdma(comm)); /* again: needs no other rank */
+    if (context->rank == 0) TUTTI_TRY(tutti_comm_init_rdma(comm)); /* again: this needs no other rank */
     tutti_comm_destroy(half);
     tutti_comm_destroy(comm);
     return TUTTI_OK;
@@ -137,7 +137,7 @@ static tutti_status be_refused(ranks_context *context) {
     TUTTI_TRY(make_world(context, &comm));
     gethostname(host, sizeof host - 1);
     snprintf(odd, sizeof odd, "(rank %d)", odd_rank);
-    for (int turn = 0; turn < 2; turn++) { /* it may be tried again, and the communicator is whole */
+    for (int turn = 0; turn < 2; turn++) { /* it may be tried again, and the communicator still works */
         tutti_status status = tutti_comm_init_rdma(comm), expected = TUTTI_ERR_UNSUPPORTED;
         if (p->lack == FORBIDDEN) expected = TUTTI_ERR_CONFIG;
         RANKS_CHECK(status == expected, "'%s': %s", tutti_status_name(status), tutti_last_error());
@@ -178,7 +178,7 @@ static tutti_status wait_for_last(ranks_context *context) {
     tutti_comm *comm;
     char last[32];
     TUTTI_TRY(make_world(context, &comm));
-    if (context->rank == context->nranks - 1) ranks_strike(context, SIGSTOP); /* the run ends without it */
+    if (context->rank == context->nranks - 1) ranks_strike(context, SIGSTOP); /* the run ends without this rank */
     tutti_status status = tutti_comm_init_rdma(comm);
     snprintf(last, sizeof last, "rank %d", context->nranks - 1);
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT && strstr(tutti_last_error(), last) != NULL, "'%s': %s",
@@ -197,7 +197,7 @@ Test(hosts_rdma, a_rank_that_does_not_call_it_is_named_by_the_timeout) {
 
 /* ------------------------------------------------------------------------------------------- afterwards, never TCP */
 
-/* The last host's adapter gets to another network: new connections cannot be of verbs. With `asks` false they are of TCP. */
+/* The last host's adapter moves to another network: no new connection can use verbs. Without `asks` they use TCP. */
 static tutti_status connect_anew(ranks_context *context) {
     const play *p = context->argument;
     tutti_comm *comm, *other = NULL;
@@ -222,7 +222,7 @@ static tutti_status connect_anew(ranks_context *context) {
     return tutti_comm_destroy(comm);
 }
 
-Test(hosts_rdma, a_connection_that_verbs_cannot_make_is_an_error_and_not_tcp) {
+Test(hosts_rdma, a_connection_that_verbs_cannot_make_is_an_error_and_does_not_use_tcp) {
     HOSTS_NEED(0);
     static const char *const quiet[] = {"TUTTI_LOG=error", NULL};
     const char *failed = run_play(LAYOUT(1, 1), connect_anew, (play){.odd_host = -1, .asks = true}, quiet);
@@ -241,7 +241,7 @@ static tutti_status lose_adapter(ranks_context *context) {
     tutti_status status = sum(comm);
     RANKS_CHECK(status != TUTTI_OK, "sums go on");
     bool knows_why =
-        strstr(tutti_last_error(), "the stand-in's adapter has failed") != NULL; /* its peer sees it close */
+        strstr(tutti_last_error(), "the stand-in's adapter has failed") != NULL; /* its peer sees the end only */
     RANKS_CHECK(knows_why || hosts_of(context->rank) != 1, "'%s': %s", tutti_status_name(status), tutti_last_error());
     RANKS_CHECK(tutti_comm_error(comm) != TUTTI_OK, "the communicator is whole");
     RANKS_CHECK(tutti_comm_init_rdma(comm) != TUTTI_OK, "a broken communicator can be asked for RDMA");
@@ -256,9 +256,9 @@ Test(hosts_rdma, an_adapter_that_fails_later_is_an_error_on_all_ranks) {
     cr_assert_null(failed, "%s", failed);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- one host */
+/* -------------------------------------------------------------------------------------------------------- one host */
 
-/* In a child, where only its exit code can tell. */
+/* Runs in a child, which reports only by its exit code. */
 static tutti_status ask_forked(tutti_comm *comm) {
     int status;
     pid_t child = fork();

@@ -1,6 +1,6 @@
 /*
- * RDMA without an adapter: records in the ring, whatever the order in which their bytes come; the choice of addresses and
- * adapters. What needs an adapter is in test_rdma_pair.c.
+ * RDMA without an adapter: records in the ring, whatever the order in which their bytes come; the choice of addresses
+ * and adapters. What needs an adapter is in test_rdma_pair.c.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -56,7 +56,7 @@ Test(rdma_ring, records_of_all_lengths_come_out_as_they_went_in, .timeout = 60) 
     }
 }
 
-/* Which bytes may be believed after some lines have come: those of the lines before the first that is missing. */
+/* The number of valid bytes after some lines have come: those of the lines before the first missing line. */
 static size_t believable(const bool *came, uint32_t lines, size_t bytes) {
     uint32_t whole = 0;
     while (whole < lines && came[whole]) whole++;
@@ -67,7 +67,7 @@ static size_t believable(const bool *came, uint32_t lines, size_t bytes) {
 Test(rdma_ring, lines_may_come_in_any_order, .timeout = 60) {
     uint32_t state = 17;
     uint64_t line = 0;
-    while (line < 5 * TUTTI_RDMA_RING_LINES) { /* several laps, so that old records are in the way */
+    while (line < 5 * TUTTI_RDMA_RING_LINES) { /* several laps, so that old records are in the ring */
         bool came[TUTTI_RDMA_RING_RECORD_LINES] = {false};
         uint32_t bytes = 1 + next_random(&state) % 1500, lines = tutti_rdma_ring_lines_of(bytes),
                  slot = tutti_rdma_ring_slot(line);
@@ -89,7 +89,7 @@ Test(rdma_ring, lines_may_come_in_any_order, .timeout = 60) {
     }
 }
 
-Test(rdma_ring, a_record_goes_on_behind_the_lap_and_the_next_one_begins_with_the_next_lap) {
+Test(rdma_ring, a_record_wraps_at_the_end_of_the_ring_and_the_next_one_begins_in_the_next_lap) {
     uint64_t line = TUTTI_RDMA_RING_LINES - 2;
     cr_assert_eq(tutti_rdma_ring_step(line, MOST), 2);
     cr_assert_eq(tutti_rdma_ring_slot(line + 2), 0);
@@ -163,7 +163,8 @@ Test(rdma_choice, nearness_is_the_distance_between_numa_nodes, .init = shell_ent
 Test(rdma_choice, adapters_at_the_gpus_switch_are_known, .init = shell_enter_folder, .fini = shell_leave_folder,
      .timeout = 60) {
     char gpu[TUTTI_GPU_ADDRESS_BYTES];
-    /* Two switches at one host bridge: a0 and a GPU at the one, a1 and a GPU at the other; a2 at a port of its own, a3 elsewhere. */
+    /* Two switches at one host bridge: a0 and a GPU at the one, a1 and a GPU at the other; a2 at a port of its own,
+     * a3 elsewhere. */
     cr_assert_eq(
         shell_run("d=sys/devices/pci0000:16; mkdir -p sys/class/infiniband sys/bus/pci/devices;"
                   "put() { mkdir -p $1; ln -s $PWD/$1 sys/bus/pci/devices/${1##*/}; };"
@@ -191,7 +192,7 @@ Test(rdma_choice, adapters_at_the_gpus_switch_are_known, .init = shell_enter_fol
     cr_assert_not(tutti_rdma_near_shares_switch(".", "a0", "0000:99:00.0"), "there is no such GPU");
 }
 
-Test(rdma_choice, a_machine_without_an_adapter_says_so, .timeout = 60) {
+Test(rdma_choice, a_machine_without_an_adapter_reports_it, .timeout = 60) {
     DIR *adapters = opendir("/sys/class/infiniband");
     if (adapters != NULL) closedir(adapters);
     if (adapters != NULL) cr_skip_test("this machine has RDMA");

@@ -1,11 +1,11 @@
 /*
- * What pipes over verbs promise, between two processes; both run the same cases in the same order, each on a pipe of its own:
+ * What pipes over verbs promise, between two processes; both run the same cases in the same order, each on a pipe of
+ * its own:
  *
- *   test_rdma_pair serve PORT CASE...
- *   test_rdma_pair join ADDRESS PORT CASE...
+ * test_rdma_pair serve PORT CASE... test_rdma_pair join ADDRESS PORT CASE...
  *
- * It needs an RDMA device, so test_rdma_vm runs it in a VM. Prints "ok CASE" or "FAILED CASE: why"; exits with 1 after a
- * failure. `first` is the side that serves.
+ * It needs an RDMA device, so test_rdma_vm runs it in a VM. Prints "ok CASE" or "FAILED CASE: why"; exits with 1
+ * after a failure. `first` is the side that serves.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static tutti_status all_sizes(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* A pipe is a stream: how it was cut when it was sent is not how it is cut when it is received. */
+/* A pipe is a stream: the parts in which it is sent need not be the parts in which it is received. */
 static tutti_status other_bounds(rdma_pair *pair) {
     static const size_t cuts[] = {300007, 777, 40000, 31, 100000, 8192};
     size_t all = 600007;
@@ -92,7 +92,7 @@ static tutti_status one_work_request_each(rdma_pair *pair) {
     char byte[8] = "";
     const tutti_rdma_counters *now = rdma_case_counters(pair);
     pair->restless = true;
-    for (int i = 0; i < MESSAGES; i++) { /* to and fro: not even a credit */
+    for (int i = 0; i < MESSAGES; i++) { /* to and fro: not even credits are needed */
         TUTTI_TRY(pair->first ? rdma_pair_send(pair, byte, 8) : rdma_pair_recv(pair, byte, 8));
         TUTTI_TRY(pair->first ? rdma_pair_recv(pair, byte, 8) : rdma_pair_send(pair, byte, 8));
     }
@@ -105,7 +105,7 @@ static tutti_status one_work_request_each(rdma_pair *pair) {
     CHECK(now->records == sent && now->work_requests == sent + now->states && now->states <= 8 && now->receives == 0,
           "one way: %lu records, %lu work requests, %lu states, %lu receives", now->records, now->work_requests,
           now->states, now->receives);
-    CHECK(!pair->first || now->states == 0, "the sender told its state %lu times", now->states);
+    CHECK(!pair->first || now->states == 0, "the sender reported its state %lu times", now->states);
     printf("   %lu records, %lu work requests, %lu of them credits, %lu receives posted\n", now->records,
            now->work_requests, now->states, now->receives);
     pair->restless = false;
@@ -149,7 +149,7 @@ static tutti_status exchange_at(rdma_pair *pair, unsigned char *src, unsigned ch
     return rdma_case_compare(dst, bytes, 0, seed + !pair->first);
 }
 
-/* tutti_mem_alloc's blocks stay registered from their first use on, until their pages go. */
+/* Blocks of tutti_mem_alloc stay registered from their first use on, until their pages are released. */
 static tutti_status heap_memory(rdma_pair *pair) {
     enum { BYTES = (1 << 20) + 4096, MORE = (1 << 20) + (1 << 18) }; /* of one size class */
     void *src, *dst;
@@ -159,7 +159,7 @@ static tutti_status heap_memory(rdma_pair *pair) {
     for (unsigned i = 0; i < 4; i++) TUTTI_TRY(exchange_at(pair, src, dst, BYTES, i));
     CHECK(now->registrations == 0 && now->cache_hits == 8, "%lu registrations, %lu found", now->registrations,
           now->cache_hits);
-    void *before = dst; /* given back and grown, at the same address */
+    void *before = dst; /* freed and allocated larger, at the same address */
     TUTTI_TRY(tutti_mem_free(dst));
     TUTTI_TRY(tutti_mem_alloc(MORE, &dst));
     CHECK(dst == before, "the block has moved");
@@ -167,7 +167,7 @@ static tutti_status heap_memory(rdma_pair *pair) {
     TUTTI_TRY(exchange_at(pair, pair->out, dst, MORE, 7));
     CHECK(now->registrations == 1 && now->cache_hits == 13, "grown: %lu registrations, %lu found", now->registrations,
           now->cache_hits);
-    tutti_heap_retire_blocks(); /* so that freed pages go at once; the address stays mapped, and gets other pages */
+    tutti_heap_retire_blocks(); /* freed pages are released at once; the address stays mapped, and gets other pages */
     TUTTI_TRY(tutti_mem_free(dst));
     TUTTI_TRY(tutti_mem_free(src));
     for (unsigned i = 0; i < 2; i++) TUTTI_TRY(exchange_at(pair, src, dst, BYTES, 20 + i));
@@ -176,7 +176,7 @@ static tutti_status heap_memory(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* The same address, other pages: what the adapter has known there must be of no effect. */
+/* The same address with other pages: the adapter's earlier registration there must have no effect. */
 static tutti_status memory_again(rdma_pair *pair) {
     const size_t bytes = 300000;
     unsigned char *address = NULL;

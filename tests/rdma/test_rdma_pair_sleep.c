@@ -1,6 +1,6 @@
 /*
  * Cases of test_rdma_pair in which one side sleeps until the other one wakes it: no thread polls meanwhile, so a lost
- * wake-up shows only when the patience of a case ends.
+ * wake-up shows when a case times out.
  */
 #include <poll.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 enum { PATIENCE_MS = 10000, LATE_US = 200000, ROUNDS = 5, LARGE = 300000 };
 
-/* Finishes what is under way, and never looks but after it was woken. */
+/* Finishes the transfers under way, and progresses only after a wake-up. */
 static tutti_status finish_asleep(rdma_pair *pair) {
     tutti_pipe *pipe = pair->pipe;
     for (;;) {
@@ -25,7 +25,7 @@ static tutti_status finish_asleep(rdma_pair *pair) {
     }
 }
 
-/* Both are there, and all that was told has come. */
+/* Waits until both sides are here and all notifications have arrived. */
 static tutti_status meet(rdma_pair *pair) {
     TUTTI_TRY(rdma_case_exchange(pair, 8, 8, 1));
     return pair->first ? TUTTI_OK : (usleep(LATE_US), TUTTI_OK);
@@ -38,7 +38,7 @@ static double cpu_seconds(void) {
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
-/* The first one sleeps; a message comes. */
+/* The first side sleeps; a message comes. */
 static tutti_status receive_asleep(rdma_pair *pair, size_t bytes, unsigned seed) {
     TUTTI_TRY(meet(pair));
     if (!pair->first) return rdma_case_carry(pair, true, bytes, seed);
@@ -47,7 +47,7 @@ static tutti_status receive_asleep(rdma_pair *pair, size_t bytes, unsigned seed)
     return rdma_case_compare(pair->in, bytes, 0, seed);
 }
 
-/* The first one sends and sleeps until all has gone: until the other side reports room or a buffer. */
+/* The first side sends and sleeps until all is sent, which takes the other side's report of room or a buffer. */
 static tutti_status send_asleep(rdma_pair *pair, size_t bytes, unsigned seed) {
     struct iovec part = {.iov_base = pair->out, .iov_len = bytes};
     TUTTI_TRY(meet(pair));
@@ -61,7 +61,7 @@ static tutti_status woken_by_small(rdma_pair *pair) {
     const tutti_rdma_counters *now = rdma_case_counters(pair);
     for (unsigned i = 0; i < ROUNDS; i++) TUTTI_TRY(receive_asleep(pair, 8 + 1000 * (i % 2), i));
     TUTTI_TRY(meet(pair));
-    TUTTI_TRY(rdma_case_exchange(pair, 8, 8, 1)); /* the last wake has been counted, too */
+    TUTTI_TRY(rdma_case_exchange(pair, 8, 8, 1)); /* now the last wake-up has been counted, too */
     CHECK(now->work_requests == now->records + now->states && now->records <= 2 * ROUNDS + 2,
           "%lu work requests, %lu records, %lu states", now->work_requests, now->records, now->states);
     CHECK(now->states == now->sleeps && now->receives == now->wakes, "%lu states, %lu sleeps, %lu receives, %lu wakes",
@@ -95,7 +95,7 @@ static tutti_status woken_by_room(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* Waiting costs next to nothing, and the end of the other process wakes. */
+/* Waiting costs next to nothing, and the end of the other process wakes the sleeper. */
 static tutti_status killed_asleep(rdma_pair *pair) {
     TUTTI_TRY(meet(pair));
     if (!pair->first) return sleep(2), kill(getpid(), SIGKILL), TUTTI_OK;
@@ -107,7 +107,7 @@ static tutti_status killed_asleep(rdma_pair *pair) {
     used = cpu_seconds() - used;
     CHECK(status == TUTTI_ERR_PEER_DIED && ms < 4500, "status %d after %ld ms: %s", status, (long)ms,
           tutti_last_error());
-    CHECK(used < 0.4, "%.3f s of CPU time", used); /* emulated, too: mostly its end, which is looked for */
+    CHECK(used < 0.4, "%.3f s of CPU time", used); /* under emulation, too: it is mostly the check for the peer's end */
     printf("   known after %ld ms, with %.0f ms of CPU time\n", (long)ms, used * 1e3);
     return TUTTI_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * Structs of options in C++, on one rank: the macros of tutti.h and ddp.h, and variables. Compiled as C++17 and C++20, with
- * warnings as errors, by test_cxx.sh. Checks that a call sees what was set.
+ * Structs of options in C++, on one rank: the macros of tutti.h and ddp.h, and variables. test_cxx.sh compiles it as
+ * C++17 and C++20, with warnings as errors. Checks that a call gets the values that were set.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ static void check_work(tutti_work *work, const double &value, const char *what) 
     tutti_work_free(work);
 }
 
-/* The temporary must last until the call has copied what it needs; nothing else may be in its place by then. */
+/* The temporary must exist until the call has copied what it needs; its memory must not be reused before. */
 static void check_call(const tutti_options *options, const tutti_comm_options *comm, const tutti_ddp_options *ddp) {
     check(options->struct_bytes == sizeof(tutti_options) && options->stream == nullptr && options->factor == 0,
           "options");

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The public headers as C++ programs use them: compiles options_cxx.cc as C++17 and C++20 by every compiler that is here,
+# The public headers in C++ programs: compiles options_cxx.cc as C++17 and C++20 with every installed compiler,
 # with warnings as errors, and runs it. usage: test_cxx.sh BUILD_FOLDER; TUTTI_TEST_FLAGS (compiler flags) may be set.
 set -eu
 build=$1

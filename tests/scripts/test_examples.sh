@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the build into a folder of its own, builds both example projects and the sample of README.md against it and runs
-# them under the installed launcher, then the same from the build folder. usage: test_examples.sh BUILD_FOLDER; CC and TUTTI_TEST_FLAGS (compiler flags) may be set.
+# Installs the build into a folder of its own, builds both example projects and the sample of README.md against it and
+# runs them under the installed launcher, then the same from the build folder. usage: test_examples.sh BUILD_FOLDER;
+# CC and TUTTI_TEST_FLAGS (compiler flags) may be set.
 set -eu
 build=$1
 source=$(cd "$(dirname "$0")/../.." && pwd)
@@ -21,7 +22,7 @@ expect() { # expect NAME RANKS TEXT COMMAND...: the ranks print these lines, sor
     echo "$name: $got"
 }
 
-expect_like() { # expect_like NAME RANKS PATTERN LINES COMMAND...: as many lines fit the pattern
+expect_like() { # expect_like NAME RANKS PATTERN LINES COMMAND...: LINES lines match the pattern
     name=$1 ranks=$2 pattern=$3 lines=$4
     shift 4
     got=$("$prefix/bin/tuttirun" --standalone --nproc_per_node "$ranks" "$@" | sed 's/^\[[0-9]*\] //')
@@ -39,7 +40,7 @@ done
 
 cmake -S "$source/examples/cmake" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS="$flags" >"$work/configure.log"
 cmake --build "$work/cmake" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
-expect_all() { # expect_all NAME FOLDER SUFFIX: what each program prints
+expect_all() { # expect_all NAME FOLDER SUFFIX: checks the output of each program
     expect "$1, all_reduce" 3 "$sums" "$2/all_reduce$3"
     expect "$1, linear_ddp" 2 "$weights" "$2/linear_ddp$3"
     expect "$1, async" 4 "4 ranks: 4 6, meanwhile 2" "$2/async$3"
@@ -83,7 +84,7 @@ expect_all "pkg-config" "$work/examples/pkgconfig" ""
 expect_operators "pkg-config" "$work/examples/pkgconfig"
 [ ! -e "$work/cmake/train_mlp" ] || expect_like "pkg-config, train_mlp" 2 '^stopped after' 1 "$work/examples/pkgconfig/train_mlp"
 
-# The first sample of README.md, by its command line as it is there, without advice for the loader.
+# The first sample of README.md, with its command line as printed there, without settings for the loader.
 unset LD_LIBRARY_PATH
 awk '/^```c$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' "$source/README.md" >"$work/sum.c"
 line=$(grep '^cc sum.c ' "$source/README.md")
@@ -99,13 +100,13 @@ grep -q rpath "$(find "$prefix" -name tutti.pc)" || { echo "no rpath for a prefi
 DESTDIR=$work/destination cmake --install "$build" --prefix /usr >"$work/install.log"
 ! grep -q rpath "$(find "$work/destination" -name tutti.pc)" || { echo "an rpath for the system's own folder"; exit 1; }
 
-# Ours needs nothing but libc to load.
+# The library depends only on libc.
 needed=$(readelf -d "$(find "$prefix" -name 'libtutti.so')" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
     grep -v -E '^(libc|libpthread|libm|librt|libdl|ld-linux[^.]*|lib[a-z]*san)\.so' || true)
 [ -z "$needed" ] || { echo "libtutti.so needs more than libc: $needed"; exit 1; }
 "$prefix/bin/tutti-info" | grep -q "^Tutti " || { echo "the installed tutti-info does not run"; exit 1; }
 
-# tutti-train is a user of the installed library, as any program.
+# tutti-train uses the installed library, like any program.
 if [ -e "$prefix/bin/tutti-train" ]; then
     readelf -d "$prefix/bin/tutti-train" | grep -q 'NEEDED.*libtutti_trainer\.so\.' || { echo "tutti-train has a trainer of its own"; exit 1; }
     "$prefix/bin/tutti-train" --version | grep -q '^tutti-train ' || { echo "the installed tutti-train does not run"; exit 1; }

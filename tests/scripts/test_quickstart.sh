@@ -1,5 +1,5 @@
 #!/bin/sh
-# What scripts/quickstart refuses, it refuses before it installs or builds anything: within a second, in one line.
+# scripts/quickstart refuses wrong options before it installs or builds anything: within a second, in one line.
 set -u
 source=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/tutti-quickstart.XXXXXX") || exit 1

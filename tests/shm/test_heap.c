@@ -1,5 +1,5 @@
 /*
- * The shared heap: pieces, what is given back, shortage, fork.
+ * The shared heap: pieces, freed memory, shortage, fork.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ Test(heap, pieces_of_all_sizes_are_aligned_and_do_not_overlap, .timeout = 60) {
     cr_assert_eq(used, 0);
 }
 
-Test(heap, what_is_given_back_is_used_again_and_large_memory_goes_back_to_the_system, .timeout = 60) {
+Test(heap, freed_memory_is_reused_and_large_memory_returns_to_the_system, .timeout = 60) {
     void *first, *second;
     size_t used, committed, later;
     cr_assert_eq(tutti_mem_alloc(3 * MIB, &first), TUTTI_OK);
@@ -55,14 +55,14 @@ Test(heap, what_is_given_back_is_used_again_and_large_memory_goes_back_to_the_sy
     cr_assert_eq(tutti_mem_free((char *)first + 4096), TUTTI_ERR_ARGUMENT, "not the start of a piece");
 }
 
-Test(heap, too_much_is_an_error_with_a_remedy, .timeout = 60) {
+Test(heap, too_large_a_request_is_an_error_with_a_remedy, .timeout = 60) {
     void *piece = &piece;
     cr_assert_eq(tutti_mem_alloc((size_t)1 << 60, &piece), TUTTI_ERR_MEMORY);
     cr_assert_eq(piece, &piece, "written on failure");
     cr_assert_not_null(strstr(tutti_last_error(), "TUTTI_HEAP_BYTES"));
 }
 
-/* Rank 1 gets its page and not the staging memory that the call needs. */
+/* Rank 1 gets its page, but not the staging memory that the call needs. */
 static tutti_status run_short_of_memory(ranks_context *context) {
     static float values[100000];
     tutti_comm *comm;

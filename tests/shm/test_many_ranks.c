@@ -1,6 +1,6 @@
 /*
- * Many more ranks than cores. 16 ranks: every collective is right at every size, and a small one costs its yields, with
- * no step of a scheduler tick in the median: a waiter hands its core on instead of keeping it for a time slice. 64
+ * Many more ranks than cores. 16 ranks: every collective is right at every size, and a small one costs only its
+ * yields, without a scheduler tick in the median: a waiter yields its core instead of keeping it for a time slice. 64
  * ranks: a sweep up to 16 MiB ends and is right.
  *
  * Times on a machine with other work are too long, never too short. So the medians are the best of up to three tries,
@@ -23,7 +23,7 @@
 #include "tests/support/ranks.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MEASURES = 0 }; /* a sanitizer's times say nothing */
+enum { MEASURES = 0 }; /* a sanitizer distorts times */
 #else
 enum { MEASURES = 1 };
 #endif
@@ -50,7 +50,7 @@ static int by_value(const void *a, const void *b) {
 
 /* ------------------------------------------------------------------------------------------------ 16 ranks */
 
-/* To the next rank, from the one before. */
+/* Sends to the next rank, and receives from the one before. */
 static tutti_status pass_on(tutti_comm *comm, const int *src, int *dst, size_t count) {
     int rank = tutti_comm_rank(comm), n = tutti_comm_size(comm);
     TUTTI_TRY(tutti_group_begin(comm));
@@ -64,7 +64,8 @@ static tutti_status start(tutti_comm *comm, const call_state *state, int kind) {
     return pass_on(comm, state->srcs[0], state->dsts[0], state->call.count);
 }
 
-/* Buffers of `bytes`; the larger one of those kinds that gather or scatter. A ring's are those of an all_reduce. */
+/* Prepares buffers of `bytes`, which is the size of the larger one for kinds that gather or scatter. A ring uses
+ * those of an all_reduce. */
 static tutti_status prepare(const ranks_context *context, int kind, size_t bytes, call_state *state_out) {
     call c = {.kind = kind == RING ? CALL_ALL_REDUCE : (call_kind)kind,
               .type = TUTTI_INT32,
@@ -88,8 +89,8 @@ static tutti_status check(const ranks_context *context, const call_state *state,
     return TUTTI_OK;
 }
 
-/* The median of this rank's times per call; of all ranks', the largest. Calls are timed in blocks: a rank that only sends
- * may be some calls ahead of the others, and then waits for them in one. */
+/* The largest over all ranks of their median time per call. Calls are timed in blocks: a rank that only sends may be
+ * some calls ahead of the others, and then waits for them in one call. */
 static tutti_status measure(const ranks_context *context, const call_state *state, int kind, int count,
                             double *median_us_out) {
     double times[MOST_BLOCKS];
@@ -124,7 +125,7 @@ static tutti_status check_and_measure(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* What handing on a core costs: two processes on one core, each yielding to the other. */
+/* The cost of yielding a core: two processes on one core, each yielding to the other. */
 static double yield_switch_us(void) {
     enum { YIELDS = 20000 };
     cpu_set_t before, one;
@@ -177,7 +178,7 @@ static void show(const report *r, double switch_us, double limit_us) {
                     r->median_us[kind][1], r->median_us[kind][2], r->median_us[kind][3]);
 }
 
-Test(many_ranks, sixteen_do_every_collective_right_and_without_a_scheduler_tick, .timeout = 280) {
+Test(many_ranks, sixteen_ranks_do_every_collective_right_and_without_a_scheduler_tick, .timeout = 280) {
     const double tick_us = 4000;
     report best, *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(r, MAP_FAILED);
@@ -238,7 +239,7 @@ static tutti_status start_swept(const ranks_context *context, call_kind kind, in
     }
 }
 
-/* One kind with a larger buffer of about `bytes` on each rank, its time on rank 0 into *us_out. */
+/* Runs one kind with a larger buffer of about `bytes` on each rank; its time on rank 0 goes into *us_out. */
 static tutti_status sweep_one(const ranks_context *context, call_kind kind, size_t bytes, int *src, int *dst,
                               double *us_out) {
     size_t n = (size_t)context->nranks, count = bytes / sizeof(int);
@@ -265,7 +266,7 @@ static tutti_status sweep(ranks_context *context) {
     int *src = malloc(LARGEST), *dst = malloc(LARGEST);
     tutti_status status = TUTTI_OK;
     if (src == NULL || dst == NULL) status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a test's buffer");
-    double(*us)[8] = context->argument;
+    double (*us)[8] = context->argument;
     for (size_t k = 0; k < SWEPT && status == TUTTI_OK; k++)
         for (int power = 0; power < 8 && status == TUTTI_OK; power++) {
             double time_us = 0;
@@ -277,12 +278,12 @@ static tutti_status sweep(ranks_context *context) {
     return status;
 }
 
-Test(many_ranks, sixty_four_finish_a_sweep_up_to_16_mib, .timeout = 280) {
+Test(many_ranks, sixty_four_ranks_finish_a_sweep_up_to_16_mib, .timeout = 280) {
     enum { WORLD = 64 };
     size_t needed = (size_t)WORLD * LARGEST * 3;
     if ((size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) < needed)
         cr_skip_test("needs %zu MiB of free memory", needed >> 20);
-    double(*us)[8] = mmap(NULL, SWEPT * sizeof *us, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double (*us)[8] = mmap(NULL, SWEPT * sizeof *us, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(us, MAP_FAILED);
     int64_t start_ns = tutti_now_ns();
     const char *failure = ranks_run(&(ranks_options){.nranks = WORLD, .timeout_s = 240, .argument = us}, sweep);

@@ -1,5 +1,6 @@
 /*
- * Reading a peer's memory where it is mapped (tutti_mem_peer): which memory can be read, by which ranks, and until when.
+ * Reading a peer's memory where it is mapped (tutti_mem_peer): which memory can be read, by which ranks, and until
+ * when.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -25,7 +26,8 @@ static uint32_t value_of(int rank, int round, size_t i) {
     return (uint32_t)(rank * 1000003 + round * 50021) + (uint32_t)i * 7;
 }
 
-/* Each writes, all meet, each reads what all have written, all meet, and so on: the tool for threads sees what is not ordered. */
+/* Each rank writes, all meet, each reads what all have written, all meet, and so on: the thread sanitizer finds
+ * accesses that are not ordered. */
 static tutti_status read_all(ranks_context *context) {
     uint32_t *own;
     const void *here;
@@ -37,7 +39,7 @@ static tutti_status read_all(ranks_context *context) {
         for (size_t i = 0; i < COUNT; i++) own[i] = value_of(context->rank, round, i);
         TUTTI_TRY(tutti_barrier(context->comm, NULL));
         for (int rank = 0; rank < context->nranks; rank++) {
-            /* From the middle on, to the very end. */
+            /* Reads from the middle to the very end. */
             size_t first = (size_t)round * 101;
             const uint32_t *theirs = (const uint32_t *)(uintptr_t)addresses[rank] + first;
             TUTTI_TRY(tutti_mem_peer(context->comm, rank, theirs, (COUNT - first) * sizeof *theirs, &here));
@@ -56,9 +58,9 @@ Test(mapped, ranks_read_each_others_memory) {
     run(read_all);
 }
 
-/* Threads of one process can read anything; other processes only what was made for it. */
+/* Threads of one process can read any memory; other processes only shared memory. */
 static tutti_status ask_about_private(ranks_context *context) {
-    static int unshared; /* one for all threads */
+    static int unshared; /* shared by all threads */
     int next = (context->rank + 1) % context->nranks;
     void *own;
     const void *here = &own;
@@ -118,7 +120,8 @@ Test(mapped, wrong_arguments_and_addresses_are_found) {
     }
 }
 
-/* Rank 1 dies once its address is known. What it wrote can still be read, until the communicator goes; a barrier fails. */
+/* Rank 1 dies once its address is known. The memory that it wrote can still be read, until the communicator is
+ * destroyed; a barrier fails. */
 static tutti_status read_of_the_dead(ranks_context *context) {
     uint32_t *own;
     const void *here;
@@ -137,7 +140,7 @@ static tutti_status read_of_the_dead(ranks_context *context) {
     return tutti_mem_free(own);
 }
 
-Test(mapped, memory_of_a_rank_that_died_stays_until_the_communicator_goes) {
+Test(mapped, memory_of_a_rank_that_died_stays_until_the_communicator_is_destroyed) {
     if (!ranks_have_processes()) return;
     const char *failure = ranks_run(&(ranks_options){.nranks = 3, .timeout_s = 20}, read_of_the_dead);
     cr_assert(failure == NULL, "%s", failure);

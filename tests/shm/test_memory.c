@@ -1,9 +1,10 @@
 /*
  * What communicators cost: little until first used, a bounded amount in use however many there are, and nothing once
- * they are gone. Looked at from two sides: what the library's heap has handed out, and what the system counts as
- * resident in this process, pages of peers' heaps included.
+ * they are gone. Measured in two ways: what the library's heap has allocated, and what the system counts as resident
+ * in this process, pages of peers' heaps included.
  *
- * How much a communicator stages is the library's own affair; here it is asked (comm/shm/slots.h), never assumed.
+ * The library decides how much staging memory a communicator has; the test asks for the size (comm/shm/slots.h), and
+ * never assumes it.
  */
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
@@ -17,7 +18,7 @@
 #include "tests/support/ranks.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { RESIDENT_COUNTS = 0 }; /* most of it is the sanitizer's */
+enum { RESIDENT_COUNTS = 0 }; /* most of it belongs to the sanitizer */
 #else
 enum { RESIDENT_COUNTS = 1 };
 #endif
@@ -30,19 +31,19 @@ typedef struct usage {
     int64_t used, committed, resident;
 } usage;
 
-/* What each rank found; written by that rank. */
+/* The findings of one rank; written by that rank. */
 typedef struct findings {
     usage first;       /* of a process's first communicator, unused */
-    usage each_unused; /* of each of many others */
-    int64_t staging;   /* of one in use, as the library tells */
+    usage each_unused; /* average of many further communicators */
+    int64_t staging;   /* of one in use, as the library reports */
     usage in_use[4];   /* 1, 10, 100 and MANY communicators, besides what they cost unused */
-    usage left;        /* when all are gone */
+    usage left;        /* when all are destroyed */
     usage again;       /* the same after a second round */
 } findings;
 
 static const int in_use_counts[4] = {1, 10, 100, MANY};
 
-/* Without clean pages: those are code that was read, of which the system maps now more, now less around what is used. */
+/* Excludes clean pages: those are code, of which the system maps a varying amount around the code that is used. */
 static int64_t resident_bytes(void) {
     char line[256], what[64];
     long kib, all = 0;
@@ -138,7 +139,7 @@ Test(memory, a_communicator_costs_less_than_a_mib_until_it_is_used, .timeout = 1
 
 /* ---------------------------------------------------------------------------------------------- in use */
 
-/* One small and one large call. */
+/* Makes one small and one large call. */
 static tutti_status use(tutti_comm *comm, float *values, int index) {
     int n = tutti_comm_size(comm);
     int64_t one = index;
@@ -152,7 +153,8 @@ static tutti_status use(tutti_comm *comm, float *values, int index) {
     return TUTTI_OK;
 }
 
-/* What a rank leaves in a destroyed communicator goes when all have left it and the next one is destroyed. */
+/* The memory that a rank leaves in a destroyed communicator is freed when all ranks have left it and the next one is
+ * destroyed. */
 static tutti_status settle(tutti_comm *parent) {
     for (int i = 0; i < 3; i++) {
         tutti_comm *comm;
@@ -177,10 +179,10 @@ static tutti_status use_many(tutti_comm *parent, tutti_comm **comms, float *valu
     return settle(parent);
 }
 
-/* Resident pages of the peers' staging memory count as well; besides, a little slack for what is not staging. */
+/* Resident pages of the peers' staging memory count as well; in addition, a little slack for what is not staging. */
 static tutti_status check_in_use(const findings *f, int nranks) {
     int64_t staging =
-        f->staging + f->staging / 4 + (int64_t)(16 * KIB); /* the heap's pieces come in steps of a quarter */
+        f->staging + f->staging / 4 + (int64_t)(16 * KIB); /* the heap's piece sizes grow in steps of a quarter */
     for (int step = 0; step < 3; step++) {
         usage heap = f->in_use[step];
         heap.resident = 0;
@@ -188,12 +190,12 @@ static tutti_status check_in_use(const findings *f, int nranks) {
         RANKS_CHECK(f->in_use[step].resident <= in_use_counts[step] * nranks * staging + (int64_t)(2 * MIB),
                     "%d in use: resident %lld KiB", in_use_counts[step], (long long)f->in_use[step].resident >> 10);
     }
-    /* From some number on, what is in use grows no more: communicators take over what idle ones have staged in. */
+    /* From some number on, memory in use stops growing: communicators take over the staging memory of idle ones. */
     usage more = {f->in_use[3].used - f->in_use[2].used, f->in_use[3].committed - f->in_use[2].committed,
                   f->in_use[3].resident - f->in_use[2].resident};
     CHECK_AT_MOST(&more, nranks * staging + (int64_t)(2 * MIB), "400 more in use");
     usage all = f->in_use[3];
-    all.resident = all.used = 0; /* address space is not what matters */
+    all.resident = all.used = 0; /* address space does not matter */
     CHECK_AT_MOST(&all, (int64_t)TUTTI_SLOTS_BUDGET_BYTES + staging, "500 in use");
     return TUTTI_OK;
 }
@@ -215,7 +217,7 @@ static tutti_status use_many_twice(ranks_context *context) {
     TUTTI_TRY(use_many(context->comm, comms, values, &second));
     f->again = usage_since(&after_first);
     usage heap = f->again;
-    heap.resident = 0; /* it may meet pages that the first round did not */
+    heap.resident = 0; /* it may touch pages that the first round did not */
     CHECK_AT_MOST(&heap, (int64_t)(64 * KIB), "a second round takes more");
     int64_t resident = f->left.resident + f->again.resident, all_heaps = context->nranks * f->left.committed;
     RANKS_CHECK(resident <= all_heaps + (int64_t)(2 * MIB), "%lld KiB are resident, of heaps of %lld KiB",

@@ -21,7 +21,7 @@ static tutti_status everyone_on(const cpu_set_t *allowed) {
     return TUTTI_OK;
 }
 
-/* Most ranks that are on one core, and how many cores have any. */
+/* The most ranks on one core, and the number of cores with ranks. */
 static tutti_status fullest(const ranks_context *context, int *most_out) {
     int32_t core = sched_getcpu(), cores[RANKS];
     TUTTI_TRY(tutti_all_gather(context->comm, &core, cores, 1, TUTTI_INT32, NULL));
@@ -34,7 +34,7 @@ static tutti_status fullest(const ranks_context *context, int *most_out) {
     return TUTTI_OK;
 }
 
-/* The system may put ranks back on one core at any time; so it is enough that they were spread evenly once. */
+/* The system may put ranks back on one core at any time; so it is enough if they are spread evenly once. */
 static tutti_status spread(ranks_context *context) {
     cpu_set_t before, after;
     RANKS_CHECK(sched_getaffinity(0, sizeof before, &before) == 0, "no affinity mask");

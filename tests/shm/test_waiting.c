@@ -1,5 +1,5 @@
 /*
- * Ranks that wait for one that computes leave the cores alone, and are there at once when it comes.
+ * Ranks that wait for a rank that computes leave the cores free, and go on at once when it comes.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -12,14 +12,14 @@
 #include "tests/support/hosts/hosts.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MEASURES = 0 }; /* a sanitizer's times say nothing */
+enum { MEASURES = 0 }; /* a sanitizer distorts times */
 #else
 enum { MEASURES = 1 };
 #endif
 
 enum { LATE_MS = 500, TRIES = 2, WAKES = 5, LARGE = 1 << 20 };
-#define EAGER_MS 10.0 /* of a wait, in which it may take all of a core */
-#define SHARE    0.01 /* of a core, in the rest */
+#define EAGER_MS 10.0 /* start of a wait, in which it may use a whole core */
+#define SHARE    0.01 /* share of a core, in the rest */
 
 enum { BARRIER, ALL_REDUCE, LONG_ALL_REDUCE, RECV, RECV_ANY, SEND, RECV_STARTED, KINDS };
 static const char *const names[KINDS] = {
@@ -27,7 +27,7 @@ static const char *const names[KINDS] = {
 
 /* Shared by the test and its ranks. */
 typedef struct report {
-    double cpu_ms[KINDS]; /* of the rank that burned most */
+    double cpu_ms[KINDS]; /* of the rank that used most */
     double wake_us;       /* median */
 } report;
 
@@ -42,7 +42,7 @@ static void compute(void) {
     while (tutti_now_ns() < end_ns) {}
 }
 
-/* Rank 0 has messages with all others. */
+/* Rank 0 exchanges messages with all others. */
 static tutti_status exchange(const ranks_context *context, int kind, float *data, size_t count) {
     tutti_comm *comm = context->comm;
     if (context->rank > 0) {
@@ -107,7 +107,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Rank 0 sends the time to rank 1, which has fallen asleep. */
+/* Rank 0 sends the time to rank 1, which sleeps. */
 static tutti_status wake_body(ranks_context *context) {
     report *r = context->argument;
     double late_us[WAKES];
@@ -138,11 +138,11 @@ static report *share_report(void) {
 static void expect_little(const report *r, int kinds) {
     double limit_ms = EAGER_MS + SHARE * (LATE_MS - EAGER_MS);
     for (int kind = 0; kind < kinds && MEASURES; kind++)
-        cr_expect(r->cpu_ms[kind] < limit_ms, "a rank that waits %d ms in %s burns %.1f ms, not at most %.1f", LATE_MS,
-                  names[kind], r->cpu_ms[kind], limit_ms);
+        cr_expect(r->cpu_ms[kind] < limit_ms, "a rank that waits %d ms in %s uses %.1f ms of CPU, not at most %.1f",
+                  LATE_MS, names[kind], r->cpu_ms[kind], limit_ms);
 }
 
-Test(waiting, burns_little_on_one_host, .timeout = 120) {
+Test(waiting, uses_little_cpu_on_one_host, .timeout = 120) {
     report *r = share_report();
     const char *failure = ranks_run(&(ranks_options){.nranks = 4, .timeout_s = 100, .argument = r}, burn_body);
     cr_assert(failure == NULL, "%s", failure);
@@ -150,7 +150,7 @@ Test(waiting, burns_little_on_one_host, .timeout = 120) {
     munmap(r, sizeof *r);
 }
 
-Test(waiting, burns_little_between_hosts, .timeout = 120) {
+Test(waiting, uses_little_cpu_between_hosts, .timeout = 120) {
     HOSTS_NEED();
     report *r = share_report();
     const char *failure =

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MOST_ELEMENTS 60000 /* of an array with gaps: of 8 dimensions they would be most of it */
+#define MOST_ELEMENTS 60000 /* of an array with gaps: with 8 dimensions the gaps would be most of it */
 
 static uint64_t next(uint64_t *state) { /* splitmix64 */
     uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
@@ -19,8 +19,8 @@ static int64_t below(uint64_t *state, int64_t end) {
     return (int64_t)(next(state) % (uint64_t)end);
 }
 
-/* The strides of an array that holds such a box, whose dimension order[0] is the outermost, with `gap` indices more in each dimension;
- * gives the array's elements. */
+/* The strides of an array that holds such a box, whose dimension order[0] is the outermost, with `gap` indices more
+ * in each dimension; returns the number of elements of the array. */
 static int64_t lay(const int64_t *shape, int ndims, const int *order, int64_t gap, int64_t *strides) {
     int64_t elements = 1;
     for (int i = ndims - 1; i >= 0; i--) {
@@ -35,7 +35,7 @@ static void lay_randomly(uint64_t *state, const boxes_case *c, int64_t *strides,
     int order[TUTTI_BOX_MOST_DIMS];
     const int ndims = c->box.ndims;
     for (int i = 0; i < ndims; i++) order[i] = i;
-    for (int i = ndims - 1; i > 0 && below(state, 2) == 0; i--) { /* else they stay in order, from here or altogether */
+    for (int i = ndims - 1; i > 0 && below(state, 2) == 0; i--) { /* else they stay in order */
         int other = (int)below(state, i + 1), kept = order[i];
         order[i] = order[other];
         order[other] = kept;

@@ -1,8 +1,8 @@
 /*
  * Collective calls as data: buffers, start, comparison.
  *
- * Which block goes where is said once, in describe(): for destination block i of rank r, either the copy of one
- * source block or the reduction over all ranks of one.
+ * describe() is the only place that defines which block goes where: destination block i of rank r is either the copy
+ * of one source block or the reduction of one block over all ranks.
  */
 #include "tests/support/call.h"
 
@@ -42,7 +42,7 @@ static bool holds(call_mode mode, int rank) {
     return mode == CALL_ALWAYS || (mode == CALL_MIXED && rank % 2 == 1);
 }
 
-/* Elements that go from block `from` of one rank to `to` of another; one third of the v-counts are 0. */
+/* Number of elements that go from rank `from` to rank `to`; one third of the v-counts are 0. */
 static size_t block_count(const call *c, int from, int to) {
     if (!is_v(c->kind)) return c->count;
     uint64_t h = reference_hash(c->seed ^ 0x76, (uint64_t)from, (uint64_t)to);
@@ -113,7 +113,7 @@ static tutti_status allocate(call_state *s, size_t count, void **block_out) {
     bool shared = holds(s->call.shared, s->rank + s->nallocations);
     if (shared) TUTTI_TRY(tutti_mem_alloc(offset + bytes + GUARD_BYTES, &memory));
     else memory = malloc(offset + bytes + GUARD_BYTES);
-    if (memory == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a test's buffer");
+    if (memory == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "out of memory for a test's buffer");
     memset(memory, GUARD, offset + bytes + GUARD_BYTES);
     s->allocations[s->nallocations] = memory;
     s->allocation_bytes[s->nallocations] = bytes;
@@ -140,7 +140,8 @@ size_t call_allocation_bytes(const call_state *s, int i) {
     return 2 * GUARD_BYTES + (s->call.seed % 3) * tutti_type_bytes(s->call.type) + s->allocation_bytes[i];
 }
 
-/* Lays the source over the destination, or the other way round, as "in place" means it for this kind. */
+/* Makes the source part of the destination, or the destination part of the source, as "in place" means for this kind.
+ * */
 static void share_blocks(call_state *s) {
     call_kind kind = s->call.kind;
     if (s->nsrcs == 0 || s->ndsts == 0) return;
@@ -227,7 +228,7 @@ tutti_status call_start(const call_state *s, tutti_comm *comm, const tutti_optio
         return tutti_all_to_all_v(comm, srcs, s->src_counts, s->dsts, s->dst_counts, c->type, options);
     case CALL_GATHER_V: return tutti_gather_v(comm, src, sent, s->dsts, s->dst_counts, c->type, c->root, options);
     case CALL_SCATTER_V: return tutti_scatter_v(comm, srcs, s->src_counts, dst, taken, c->type, c->root, options);
-    default: return tutti_fail(TUTTI_ERR_ARGUMENT, "no such kind of call");
+    default: return tutti_fail(TUTTI_ERR_ARGUMENT, "unknown kind of call");
     }
 }
 

@@ -2,7 +2,7 @@
  * One collective call as data: make its buffers, start it, compare what it did with the reference.
  *
  * Every collective maps source blocks to destination blocks. A block's content is the stream of (seed, rank,
- * block), so any rank can compute what any other rank put in, and what must come out. Buffers end in guard bytes,
+ * block), so any rank can compute the input of every other rank, and the expected results. Buffers end in guard bytes,
  * start at odd multiples of the element, and are malloc'd or tutti_mem_alloc'd as the call's memory mode says.
  */
 #ifndef TUTTI_TESTS_CALL_H
@@ -37,11 +37,11 @@ typedef enum call_mode { CALL_NEVER, CALL_ALWAYS, CALL_MIXED, CALL_MODES } call_
 typedef struct call {
     call_kind kind;
     tutti_type type;
-    tutti_reduction reduction; /* where the kind reduces */
+    tutti_reduction reduction; /* for kinds that reduce */
     size_t count;              /* v-variants: the largest count of a block */
-    int root;                  /* where the kind has one */
+    int root;                  /* for kinds that have one */
     call_mode in_place;
-    call_mode shared; /* buffers by tutti_mem_alloc */
+    call_mode shared; /* buffers come from tutti_mem_alloc */
     uint64_t seed;
 } call;
 
@@ -68,11 +68,11 @@ tutti_status call_prepare(const call *c, int rank, int nranks, call_state *state
 size_t call_allocation_bytes(const call_state *state, int i);
 /* The public call. options may be NULL; the factor is added where it is needed. */
 tutti_status call_start(const call_state *state, tutti_comm *comm, const tutti_options *options);
-/* After it is done: results equal the reference, sources are as they were, guards stand. */
+/* After the call has completed: checks that results equal the reference, and that sources and guards are unchanged. */
 tutti_status call_check(const call_state *state);
 void call_release(call_state *state);
 
-/* All of the above, blocking; the text of a failure tells the whole call. */
+/* All of the above, blocking; the text of a failure describes the whole call. */
 tutti_status call_run(const call *c, tutti_comm *comm);
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * Runs a body in both modes of the DDP engine: buckets reduced inside finish (as if there were one core), and buckets
- * that travel during backward (as if there were 64).
+ * reduced during backward (as if there were 64).
  */
 #ifndef TUTTI_TESTS_MODES_H
 #define TUTTI_TESTS_MODES_H
@@ -11,8 +11,8 @@
 #include "bootstrap/base/settings.h"
 #include "tests/support/ranks.h"
 
-/* In worlds of each of `sizes` (ended by 0); as processes and then, unless `last_kind` forbids, as threads, which leave
- * a process that cannot be forked into ranks any more. */
+/* In worlds of each of `sizes` (ended by 0); as processes and then, unless `last_kind` forbids it, as threads, after
+ * which the process can no longer fork ranks. */
 static inline void run_modes(const int *sizes, ranks_kind last_kind, ranks_body body, void *argument) {
     static const char *const cores[] = {"1", "64"};
     for (ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= last_kind; kind++)

@@ -2,10 +2,10 @@
  * Runs a body on n ranks and gathers the first failure.
  *
  * Processes: one fork per rank, in a process group of their own. A rank leaves its status and text in a slot of
- * shared memory and ends by _exit, after it has asked the leak checker (if linked in); an end without a report is a
- * failure, unless the test struck the rank down itself. The first failure kills the group.
- * Threads: the first failure aborts all communicators, so that the others return. A thread that is still stuck
- * at the time limit can only be ended together with the test's process.
+ * shared memory and ends by _exit, after it has run the leak checker (if linked in); an end without a report is a
+ * failure, unless the test killed the rank itself. The first failure kills the group. Threads: the first failure
+ * aborts all communicators, so that the others return. A thread that is still stuck at the time limit can only be
+ * ended together with the test's process.
  */
 #include "tests/support/ranks.h"
 
@@ -28,7 +28,7 @@
 #define TEXT_BYTES    2304
 #define CREATE_PREFIX "ranks"
 
-/* Present when the leak sanitizer is linked in. */
+/* Defined if the leak sanitizer is linked in. */
 __attribute__((weak)) int __lsan_do_recoverable_leak_check(void);
 
 /* Written by the rank, read by the parent after the rank has ended; `forgiven` and `pid` at any time. */
@@ -46,14 +46,14 @@ typedef struct run {
     ranks_body body;
     tutti_store store;
     slot *slots;
-    pthread_mutex_t lock; /* of comms and failed; threads only */
+    pthread_mutex_t lock; /* protects comms and failed; threads only */
     pthread_cond_t changed;
     tutti_comm **comms;
     int running;
     int failed; /* rank that failed first, or -1 */
 } run;
 
-/* The run that a body belongs to, for ranks_strike and its like. One at a time. */
+/* The run that a body belongs to, for ranks_strike and similar calls. One at a time. */
 static run *current;
 static char failure[TEXT_BYTES + 64];
 
@@ -85,7 +85,7 @@ static void leave_report(slot *s, tutti_status status) {
     atomic_store_explicit(&s->reported, true, memory_order_release);
 }
 
-/* A rank's whole life. `know` tells a run of threads the communicator, and NULL before its end. */
+/* Runs a rank from start to end. `know` passes the communicator to a run of threads, and NULL before its end. */
 static tutti_status live(run *r, int rank, void (*know)(run *, int, tutti_comm *)) {
     ranks_context context = {
         .rank = rank, .nranks = r->options->nranks, .argument = r->options->argument, .store = &r->store};
@@ -129,7 +129,7 @@ static _Noreturn void be_process(run *r, int rank, pid_t parent, pid_t group) {
     tutti_status status = live(r, rank, know_nothing);
     leave_report(s, status);
     if (status == TUTTI_OK && __lsan_do_recoverable_leak_check != NULL) {
-        /* Where another thread held the allocator's lock when we were forked, the check would wait for ever. */
+        /* If another thread held the allocator's lock at the fork, the check would wait forever. */
         signal(SIGALRM, leave_unchecked);
         alarm(5);
         if (__lsan_do_recoverable_leak_check() != 0)
@@ -157,7 +157,7 @@ static bool ended_badly(const slot *s, int rank, int wait_status) {
     return true;
 }
 
-/* How many ranks must still end by themselves. */
+/* The number of ranks that must still end by themselves. */
 static int count_expected(const run *r, const pid_t *pids) {
     int expected = 0;
     for (int i = 0; i < r->options->nranks; i++) expected += pids[i] > 0 && !atomic_load(&r->slots[i].forgiven);
@@ -188,7 +188,7 @@ static bool watch_processes(run *r, pid_t *pids, int64_t timeout_ms) {
     return true;
 }
 
-/* One failure soon brings others: of those reported within a moment, this prints the first. */
+/* One failure soon causes others: prints the first of those that are reported within a moment. */
 static void tell_first_failure(const run *r) {
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     const slot *first = NULL;
@@ -204,7 +204,7 @@ static bool run_processes(run *r, int64_t timeout_ms) {
     int nranks = r->options->nranks;
     pid_t parent = getpid(), pids[nranks];
     memset(pids, 0, sizeof pids);
-    fflush(NULL); /* else each child writes what this process has buffered once more */
+    fflush(NULL); /* else each child writes this process's buffered output once more */
     bool good = true;
     for (int i = 0; i < nranks && good; i++) {
         pids[i] = fork();
@@ -288,7 +288,7 @@ static bool run_threads(run *r, int64_t timeout_ms) {
     for (int i = 0; i < nranks; i++) {
         arguments[i] = (thread_argument){.run = r, .rank = i};
         if (pthread_create(&threads[i], NULL, be_thread, &arguments[i]) != 0) {
-            fprintf(stderr, "no thread for rank %d\n", i);
+            fprintf(stderr, "cannot start a thread for rank %d\n", i);
             abort();
         }
     }
@@ -309,7 +309,7 @@ const char *ranks_run(const ranks_options *options, ranks_body body) {
     r.slots = mmap(NULL, slots_bytes(&r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (r.slots == MAP_FAILED) {
         ranks_store_destroy(&r.store);
-        return "no shared memory for the reports of the ranks";
+        return "cannot map shared memory for the reports of the ranks";
     }
     current = &r;
     bool good = options->kind == RANKS_PROCESSES ? run_processes(&r, timeout_ms) : run_threads(&r, timeout_ms);
@@ -319,7 +319,7 @@ const char *ranks_run(const ranks_options *options, ranks_body body) {
     return good ? NULL : failure;
 }
 
-/* The part of TUTTI_TEST_WORLDS for that kind, "2,8/2,4": of processes, of threads; NULL: all worlds are wanted. */
+/* The part of TUTTI_TEST_WORLDS for that kind: "2,8/2,4" is processes, then threads; NULL: all worlds are wanted. */
 static const char *wanted_list(ranks_kind kind) {
     const char *list = getenv("TUTTI_TEST_WORLDS");
     if (list == NULL || kind == RANKS_PROCESSES) return list;
@@ -336,7 +336,8 @@ static bool is_wanted(const char *list, int size) {
     return false;
 }
 
-/* Where none of a test's worlds is wanted its first one is, so that no test passes without a run; but with "0" none of that kind. */
+/* If none of a test's worlds is wanted, its first one runs, so that no test passes without a run; with "0" none of
+ * that kind runs. */
 static bool is_to_run(const int *sizes, const int *size, ranks_kind kind) {
     const char *list = wanted_list(kind);
     bool any = false;

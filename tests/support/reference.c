@@ -1,6 +1,6 @@
 /*
- * The reference of the collectives. Integers are computed in 64 bits and cut (which is what wrapping means), small
- * floats are decoded to float32, accumulated there and encoded once.
+ * The reference of the collectives. Integers are computed in 64 bits and truncated (which is what wrapping means),
+ * small floats are decoded to float32, accumulated in float32 and encoded once.
  */
 #include "tests/support/reference.h"
 
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A small float: sign, exponent, mantissa, from the top; the widths say it all. */
+/* A small float: sign, exponent, mantissa, from the top; the widths describe it completely. */
 typedef struct small_float {
     int exponent_bits, mantissa_bits, bias;
     bool infinities; /* else the exponent of all ones holds numbers too, and only the last mantissa is NaN */
@@ -177,14 +177,14 @@ static double extreme(double acc, double next, bool smallest) {
     return (next < acc) == smallest ? next : acc;
 }
 
-static const int *hosts; /* by source; NULL: all on one */
+static const int *hosts; /* by source; NULL: one host */
 
 void reference_set_hosts(const int *host_of) {
     hosts = host_of;
 }
 
-/* acc op next, of a type narrower than double rounded to float32: the double of one float operation rounds to what float
- * gives. */
+/* acc op next, rounded to float32 for a type narrower than double: the double result of one float operation rounds to
+ * the float result. */
 static double reduce_floats(double acc, double next, bool wide, tutti_reduction reduction) {
     double result;
     if (reduction == TUTTI_MIN || reduction == TUTTI_MAX) result = extreme(acc, next, reduction == TUTTI_MIN);
@@ -192,7 +192,8 @@ static double reduce_floats(double acc, double next, bool wide, tutti_reduction 
     return wide ? result : (float)result;
 }
 
-/* The sources of one host, which have `host` in hosts; without hosts, all. False when there are none. */
+/* Collects the sources of one host, whose entry in hosts is `host`; without hosts, all. Returns false if there are
+ * none. */
 static bool host_element(const void *const *srcs, int nsrcs, int host, size_t i, tutti_type type,
                          tutti_reduction reduction, double *result_out) {
     bool wide = type == TUTTI_FLOAT64, any = false;
@@ -211,14 +212,14 @@ static bool host_element(const void *const *srcs, int nsrcs, int host, size_t i,
 
 #define MOST_HOSTS 64
 
-/* One after the other. */
+/* Reduces one after the other. */
 static double in_turn(const double *values, int count, bool wide, tutti_reduction reduction) {
     double acc = values[0];
     for (int k = 1; k < count; k++) acc = reduce_floats(acc, values[k], wide, reduction);
     return acc;
 }
 
-/* Pairs, until a power of two is left; then all neighbours, until one is left. */
+/* Reduces pairs until a power of two is left; then all neighbours until one is left. */
 static double in_pairs(double *values, int count, bool wide, tutti_reduction reduction) {
     int power = 1, left = 0;
     while (2 * power <= count) power *= 2;

@@ -1,6 +1,6 @@
 /*
- * The sweep. What is cheap to combine is combined in full (type, reduction, count, place); roots and kinds of memory
- * take turns, and a second pass goes through all roots. Large worlds on few cores take every fifth call.
+ * The sweep. Parameters that are cheap to combine are combined in full (type, reduction, count, place); roots and
+ * kinds of memory alternate, and a second pass covers all roots. Large worlds on few cores take every fifth call.
  */
 #include "tests/support/sweep.h"
 

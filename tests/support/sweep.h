@@ -11,7 +11,8 @@
 /* NULL, or the first failure as text. */
 const char *sweep_run(call_kind kind);
 
-/* One rank's part, for other worlds: the kind is what context->argument points at. sweep_environment is what it needs. */
+/* One rank's part, for other worlds: context->argument points to the kind. It needs the environment
+ * sweep_environment. */
 tutti_status sweep_rank(ranks_context *context);
 extern const char *const sweep_environment[];
 

@@ -1,7 +1,7 @@
 /*
  * Lets Criterion run under the thread sanitizer. Criterion's sandbox (BoxFort) maps its arena at a random fixed
  * address from 0x200000000000 on, in steps of 16 MiB; the sanitizer permits mappings only in a few ranges. This
- * rand_r takes the place of libc's and draws addresses in one of them, [0x550000000000, 0x568000000000).
+ * rand_r replaces libc's and draws addresses in one of them, [0x550000000000, 0x568000000000).
  */
 #include <stdlib.h>
 

@@ -18,7 +18,7 @@ size_t both_bytes(const tutti_tensor *tensor) {
 
 static tutti_status move(cuda_rank *rank, void *dst, const void *src, size_t bytes, tutti_stream stream) {
     if (bytes == 0) return TUTTI_OK;
-    TUTTI_TRY(rank->device->stream_sync(stream)); /* a copy to pageable memory that waits may keep out other threads */
+    TUTTI_TRY(rank->device->stream_sync(stream)); /* a copy to pageable memory that waits may block other threads */
     TUTTI_TRY(rank->device->copy(dst, src, bytes, stream));
     return rank->device->stream_sync(stream);
 }
@@ -49,7 +49,7 @@ tutti_status both_tensor(cuda_rank *rank, const tutti_layout *layout, bool cuda,
 
 /* -------------------------------------------------------------------------------------------------- values */
 
-/* 1, 2 or 3 as an element of the type, whose bytes are written. */
+/* Writes the bytes of 1, 2 or 3 as an element of the type. */
 static void write_value(tutti_type type, uint64_t number, char *at) {
     static const uint16_t halves[] = {0x3c00, 0x4000, 0x4200}, brains[] = {0x3f80, 0x4000, 0x4040};
     static const uint8_t e4m3[] = {0x38, 0x40, 0x44}, e5m2[] = {0x3c, 0x40, 0x42};
@@ -68,7 +68,7 @@ static void write_value(tutti_type type, uint64_t number, char *at) {
     }
 }
 
-/* Neither the number of the element nor the rank's term is lost in the three values, as their sequence does not repeat soon. */
+/* Three values suffice to detect a wrong element or a wrong rank's term, since their sequence does not repeat soon. */
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
@@ -102,11 +102,11 @@ static char *make_values(const tutti_tensor *tensor, const both_side *s, tutti_t
 
 /* --------------------------------------------------------------------------------------------------- cases */
 
-/* The source and the target in one kind of memory, or in two. */
+/* Source and target in one kind of memory, or in two. */
 typedef struct pair {
     tutti_placement *from, *to;
     tutti_tensor *src, *dst;
-    size_t used; /* of the arena, before */
+    size_t used; /* used bytes of the arena before */
 } pair;
 
 static tutti_status open_side(const ranks_context *context, cuda_rank *rank, tutti_type type, const both_side *s,
@@ -126,7 +126,7 @@ static void close_pair(cuda_rank *rank, pair *p) {
     rank->used = p->used;
 }
 
-/* What this rank then has of the target; free() it. */
+/* This rank's shard of the target afterwards; the caller frees it. */
 static tutti_status convert(const ranks_context *context, cuda_rank *rank, tutti_stream stream, tutti_type type,
                             const both_side *src, const both_side *dst, bool src_cuda, bool dst_cuda, char **result_out,
                             size_t *bytes_out) {

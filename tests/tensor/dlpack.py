@@ -1,6 +1,7 @@
-"""Shards that numpy and PyTorch see, and theirs that Tutti sees: at the same address, and alive as long as anyone has them.
+"""Shards as arrays of numpy and PyTorch, and their arrays as shards: at the same address, and valid as long as any
+user holds them.
 
-usage: dlpack.py libtutti.so. PyTorch is left out where it is not installed.
+usage: dlpack.py libtutti.so. PyTorch is skipped if it is not installed.
 """
 import ctypes
 import gc
@@ -11,7 +12,7 @@ import unittest
 import numpy as np
 
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool", "float16", "bfloat16", "float32",
-         "float64", "float8_e4m3", "float8_e5m2"]  # in the order of tutti_type, which a test checks
+         "float64", "float8_e4m3", "float8_e5m2"]  # in the order of tutti_type, checked by a test
 TORCH_NAMES = {"float8_e4m3": "float8_e4m3fn"}
 HOST = 1  # TUTTI_MEMORY_HOST, likewise
 pointer = ctypes.c_void_p
@@ -47,7 +48,7 @@ def check(status):
 
 
 class Given:
-    """What from_dlpack takes: a shard, once."""
+    """The argument of from_dlpack: a shard, which can be taken once."""
 
     def __init__(self, tensor):
         managed = pointer()
@@ -73,7 +74,7 @@ def create(kind, shape):
 
 
 def take(kind, other, shape):
-    """Tutti's tensor of another library's."""
+    """Tutti's tensor made from another library's."""
     try:
         capsule = other.__dlpack__(max_version=(1, 0))
     except TypeError:  # numpy before 2.1
@@ -150,7 +151,7 @@ class Torch(unittest.TestCase):
             self.assertEqual((seen.data_ptr(), tuple(seen.shape), seen.dtype), (local(tensor).data, (3, 4), getattr(torch, name)))
             try:
                 again = take(kind, seen, (3, 4))
-            except BufferError as refusal:  # PyTorch gives away no 8-bit floats before 2.9
+            except BufferError as refusal:  # PyTorch does not export 8-bit floats before 2.9
                 self.assertTrue(kind.startswith("float8"), refusal)
                 continue
             self.assertEqual(local(again).data, seen.data_ptr())

@@ -26,12 +26,13 @@ def terms(case):
 
 
 def shards(case):
-    """What each rank of the target's placement must hold."""
+    """The shard that each rank of the target's placement must hold."""
     return redistribute(case.kind, case.source, case.target, terms(case))
 
 
 def is_exact(case):
-    """Has its value the same bits whatever the order in which the ranks of a run are reduced? Two terms have one order only."""
+    """Whether its value has the same bits for every order in which the ranks of a run are reduced. Two terms have
+    only one order."""
     return case.kind not in FLOATS or all(name in ("min", "max") or prod(case.source.axes[axis] for axis in axes) <= 2
                                           for name, axes in runs(case.source))
 
@@ -76,7 +77,7 @@ def factors(draw, total, count):
 
 
 def axes_over(draw, ranks):
-    """Axes that are longer than 1, often as many as there can be, and now and then others between them."""
+    """Axes longer than 1, often as many as possible, and sometimes other axes between them."""
     axes = primes(ranks) or [1]
     draw.shuffle(axes)
     for _ in range(draw.choice([0, len(axes) - 1, draw.randrange(len(axes))])):
@@ -102,7 +103,8 @@ def in_order(draw, ranks):
 
 
 def other_ranks(draw, world, ranks):
-    """The target's ranks: the source's, also in another order; some of them; all or some of them and others; others only; any."""
+    """The target's ranks: the source's, possibly in another order; some of them; all or some of them and others; only
+    others; any."""
     everyone = range(world)
     apart = [rank for rank in everyone if rank not in ranks]
     relation = draw.choice(["equal", "order", "within", "around", "apart", "overlapping", "any"])
@@ -122,7 +124,7 @@ def other_ranks(draw, world, ranks):
 
 
 def random_sbp(draw, kind, axes, dimensions):
-    """Often splits one dimension again, and takes the reduction of the partial axis before."""
+    """Often splits one dimension again, and repeats the reduction of the previous partial axis."""
     entries, last_dimension, last_reduction = [], None, None
     for _ in range(axes):
         how = draw.choices("BSP", [2, 5, 4])[0]
@@ -148,7 +150,7 @@ def parts_of(axes, sbp, dimension):
 
 
 def random_shape(draw, parts, most):
-    """An extent for each dimension, which is cut into this many parts; at most so many elements."""
+    """An extent for each dimension, which is cut into its number of parts; limited to a number of elements."""
     near = [[1, 2, 3, 5, 7, n, n, max(n - 1, 1), n + 1, 2 * n + 1, 3 * n + 2] for n in parts]
     shape = [draw.choice(extents) for extents in near]
     while prod(shape) > most:  # no extent is 0 here
@@ -174,7 +176,8 @@ def random_cuts(draw, layout):
 
 
 def reshaped(draw, shape):
-    """Another shape of as many elements: its dimensions are drawn anew, or some of them are merged or split."""
+    """Another shape with the same number of elements: its dimensions are drawn again, or some of them are merged or
+    split."""
     if 0 in shape:
         new = [draw.choice([1, 2, 3, 5]) for _ in range(draw.randint(0, 3))]
         new.insert(draw.randint(0, len(new)), 0)
@@ -211,7 +214,7 @@ def written_out(layout):
 
 
 def equal_layout(draw, layout):
-    """The layout, or another way to say it."""
+    """The layout, or an equivalent one."""
     way = draw.choice(["itself", "itself", "written out", "other rule"])
     if way == "written out":
         return written_out(layout)
@@ -220,7 +223,7 @@ def equal_layout(draw, layout):
 
 
 def almost_equal_layout(draw, kind, layout):
-    """The layout with one thing changed, where there is something to change."""
+    """The layout with one change, if possible."""
     way = draw.choice(["ranks", "axes", "entry", "reduction", "cuts"])
     at = draw.randrange(len(layout.axes))
     if way == "ranks":

@@ -68,14 +68,14 @@ class Boxes(unittest.TestCase):
 
 
 def bits(kind, numbers):
-    """Elements of a type, from numbers that it has."""
+    """Elements of a type, from numbers that it represents."""
     if kind in FLOATS:
         return narrow(kind, np.array(numbers, "<f8" if kind == "float64" else "<f4"))
     return np.array(numbers, dtype(kind))
 
 
 def moved(kind, source, target, *terms):
-    """What each rank of the target gets, as lists of numbers."""
+    """The shard of each rank of the target, as lists of numbers."""
     shards = redistribute(kind, source, target, [bits(kind, term) for term in terms])
     return {rank: (widen(kind, shard) if kind in FLOATS else shard).tolist() for rank, shard in shards.items()}
 
@@ -271,7 +271,7 @@ class Values(unittest.TestCase):
 
 class ToPartial(unittest.TestCase):
     def held(self, kind, axes, sbp, number):
-        """What each rank gets of one element."""
+        """The value of one element on each rank."""
         target = Layout((1,), tuple(range(prod(axes))), axes, sbp)
         return [found[0] for _, found in sorted(moved(kind, WHOLE, target, [number]).items())]
 
@@ -302,8 +302,8 @@ class ToPartial(unittest.TestCase):
         for kind, (zero, one) in codes.items():
             self.assertEqual((identity(kind, "sum"), identity(kind, "prod")), (zero, one), kind)
 
-    def test_value_of_what_it_makes_is_the_value(self):
-        """avg is left out: the sum of its copies may wrap, or be rounded."""
+    def test_value_of_partial_shards_is_the_value(self):
+        """avg is excluded: the sum of its copies may wrap, or be rounded."""
         draw = random.Random(7)
         for kind in TYPES:
             names = [name for name in reductions(kind) if name != "avg"]

@@ -1,5 +1,5 @@
-"""The model once more, one element at a time in plain Python, for model_check.py: it shares nothing with the other modules but the
-words of a case. Numbers are Python's, of which float is float64; bits are integers."""
+"""The model a second time, one element at a time in plain Python, for model_check.py: it shares only the words of a
+case with the other modules. Numbers are Python's, whose float is float64; bits are integers."""
 import functools
 import itertools
 import math
@@ -79,7 +79,7 @@ def bits(kind, value):
 # Reductions.
 
 def single(value):
-    """Rounded to float32. What two float32 make in float64 and then here is what they make in float32 at once."""
+    """Rounds to float32. An operation on two float32 in float64, followed by this, equals the operation in float32."""
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
@@ -147,7 +147,7 @@ def every_rank(layout):
 
 
 def elements(layout, coordinates):
-    """The row-major numbers in the tensor of what a rank holds, in the order of its shard."""
+    """The row-major numbers in the tensor of the elements that a rank holds, in the order of its shard."""
     numbers = {index: place for place, index in enumerate(itertools.product(*map(range, layout.shape)))}
     return [numbers[index] for index in itertools.product(*held(layout, coordinates))]
 
@@ -166,7 +166,7 @@ def source_shards(case):
 
 
 def values(kind, layout, shards):
-    """The bits of each element of a tensor of which the ranks hold these shards."""
+    """The bits of each element of a tensor whose ranks hold these shards."""
     axes, terms = partial(layout), {}
     for rank, coordinates in every_rank(layout):
         known = terms.setdefault(tuple(coordinates[axis] for axis in axes), {})

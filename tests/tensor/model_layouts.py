@@ -1,4 +1,4 @@
-"""Which rank holds what, and what a redistribution makes of it, as model.py's text says."""
+"""Which rank holds what, and the result of a redistribution, as described in model.py."""
 from dataclasses import dataclass, field
 from math import prod
 
@@ -71,7 +71,7 @@ def box(layout, coordinates):
             begin, end = intervals[dimension]
             low, high = part(end - begin, layout.axes[axis], coordinates[axis], layout.rule)
             intervals[dimension] = begin + low, begin + high
-    for dimension, offsets in layout.cuts.items():  # in place of what the rule says
+    for dimension, offsets in layout.cuts.items():  # in place of the rule
         number = number_on(layout, axes_that_split(layout, dimension), coordinates)
         intervals[dimension] = offsets[number], offsets[number + 1]
     return intervals
@@ -87,13 +87,13 @@ def counted(layout):
 
 
 def same(one, other):
-    """Are the layouts equal, so that partial shards are copied? Rules and cuts count by the boxes that they make."""
+    """Whether the layouts are equal, so that partial shards are copied. Rules and cuts are equal if their boxes are."""
     return ((one.ranks, one.axes, counted(one), one.shape) == (other.ranks, other.axes, counted(other), other.shape)
             and boxes(one) == boxes(other))
 
 
 def runs(layout):
-    """The partial axes in runs that are one reduction each."""
+    """The partial axes in runs; each run is one reduction."""
     found = []
     for axis in partial_axes(layout):
         name = reduction(layout.sbp[axis])
@@ -106,17 +106,18 @@ def runs(layout):
 
 
 def value(kind, layout, terms):
-    """The elements of the tensor in row-major order. `terms[p]`: those of the ranks with number p on the partial axes."""
+    """The elements of the tensor in row-major order. `terms[p]`: the elements of the ranks with number p on the
+    partial axes."""
     for name, axes in reversed(runs(layout)):
         together = prod(layout.axes[axis] for axis in axes)
-        # The run's coordinates are the last that are left, so its terms lie side by side.
+        # The run's coordinates are the last remaining ones, so its terms are adjacent.
         terms = [model_values.reduce(kind, name, terms[first:first + together], together)
                  for first in range(0, len(terms), together)]
     return terms[0]
 
 
 def to_partial(kind, layout, coordinates, elements):
-    """What the rank with these coordinates would hold if nothing were split."""
+    """The values that the rank with these coordinates would hold if nothing were split."""
     for axis in reversed(range(len(layout.sbp))):
         name = reduction(layout.sbp[axis])
         if name in ("sum", "prod", "bxor") and coordinates[axis] != 0:

@@ -1,11 +1,11 @@
 /*
- * Carries out the cases that tests/tensor/model.py writes, on all ranks of a world, and compares each shard's hash with the expected
- * one. The cases' format and the source's values are described there.
+ * Runs the cases that tests/tensor/model.py writes, on all ranks of a world, and compares each shard's hash with the
+ * expected one. model.py describes the cases' format and the source's values.
  *
  *     tuttirun --nproc-per-node 8 model_probe FILE [MEMORY]
  *
- * MEMORY: where the tensors are: host (default), cuda, from_cuda (the source only) or to_cuda (the target only); works: host, and
- * then the same once more with works where these are taken, several of them at a time.
+ * MEMORY: where the tensors are: host (default), cuda, from_cuda (the source only) or to_cuda (the target only);
+ * works: host, and then again with works where plans accept these, several of them at a time.
  *
  * Prints the first cases that differ, and how many there were; exits with 1 if any did.
  */
@@ -147,7 +147,7 @@ static uint64_t term_of(const side *s, const tutti_placement *placement) {
     return term;
 }
 
-/* The shard, or memory for a copy of what is on the GPU, to be freed by the caller. */
+/* The shard, or memory for a copy of the GPU's shard, which the caller frees. */
 static char *reach(const tutti_local *local, size_t bytes, bool on_gpu) {
     char *memory = on_gpu ? malloc(bytes + 1) : local->data;
     if (on_gpu && memory == NULL) give_up("no memory");
@@ -203,8 +203,8 @@ static tutti_memory memory_of(bool on_gpu) {
     return on_gpu ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
 }
 
-/* In host memory, of every three cases one has all shards in memory that other processes cannot read, and one those of a single
- * rank. */
+/* In host memory, one of every three cases has all shards in memory that other processes cannot read, and one has
+ * those of a single rank there. */
 static void make_tensor(const model_case *c, int rank, int size, const tutti_layout *layout, void **private_out,
                         tutti_tensor **tensor_out) {
     tutti_local local;
@@ -215,11 +215,11 @@ static void make_tensor(const model_case *c, int rank, int size, const tutti_lay
     MUST(tutti_tensor_local(*tensor_out, &local));
     tutti_tensor_destroy(*tensor_out);
     *private_out = malloc(local.count * tutti_type_bytes(c->type) + 1);
-    if (*private_out == NULL) give_up("no memory for a shard");
+    if (*private_out == NULL) give_up("out of memory for a shard");
     MUST(tutti_tensor_wrap(layout, *private_out, tensor_out));
 }
 
-/* A case of which this rank has a part. */
+/* A case in which this rank has a part. */
 typedef struct running {
     long id;
     tutti_type type;
@@ -246,7 +246,7 @@ static void end_case(running *r) {
     tutti_placement_destroy(r->to);
 }
 
-/* False: this rank has no part of it. */
+/* Returns false if this rank has no part in it. */
 static bool run_case(tutti_comm *comm, const model_case *c, running *r) {
     int rank = tutti_comm_rank(comm), size = tutti_comm_size(comm);
     char *at = (char *)c->expect;
@@ -271,7 +271,7 @@ static void spoil(const running *r) {
     if (local.count > 0) memset(local.data, 0xa5, local.count * tutti_type_bytes(r->type));
 }
 
-/* Of plans that take no works the blocking call stays between the works of others. */
+/* For plans that refuse works, the blocking call stays between the works of others. */
 static void start_again(running *r) {
     spoil(r);
     tutti_status status = tutti_tensor_redistribute(r->src, r->dst, &TUTTI_OPTIONS(.work = &r->work));
@@ -279,7 +279,7 @@ static void start_again(running *r) {
     MUST(status);
 }
 
-/* All once more, their works waited for from the last to the first; then they end. Gives how many differ. */
+/* Runs all again, waits for their works from the last to the first, then ends them. Returns how many differ. */
 static long run_again(running *all, int count, long *works) {
     long wrong = 0;
     for (int i = 0; i < count && with_works; i++) start_again(&all[i]);
@@ -322,7 +322,7 @@ int main(int argc, char **argv) {
         MUST(tutti_device_stream_create(&stream));
     }
     int size = tutti_comm_size(comm);
-    /* Keeps the groups of ranks, and plans, from case to case. */
+    /* This placement keeps the groups of ranks, and plans, from case to case. */
     MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, NULL, &size, 1, &keeper));
     FILE *file = fopen(argv[1], "re");
     if (file == NULL) give_up(argv[1]);

@@ -1,7 +1,7 @@
-"""Types and their arithmetic, as model.py's text says.
+"""Types and their arithmetic, as described in model.py.
 
-An array holds elements as they lie in memory: integers as such, bool as bytes 0 and 1, floats as their bits in unsigned integers.
-So equal arrays are equal bit for bit. All dtypes are little-endian.
+An array holds elements as in memory: integers directly, bool as bytes 0 and 1, floats as their bits in unsigned
+integers. So equal arrays are equal bit for bit. All dtypes are little-endian.
 """
 import numpy as np
 
@@ -16,7 +16,7 @@ FLOATS = {"float8_e4m3": (4, 3, 7), "float8_e5m2": (5, 2, 15), "float16": (5, 10
 NATIVE = {"float32": "<f4", "float64": "<f8"}
 NAN = {"float8_e4m3": 0x7F, "float8_e5m2": 0x7F, "float16": 0x7E00, "bfloat16": 0x7FC0,
        "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
-SPECIAL = {"float8_e4m3": 0x7F, "float8_e5m2": 0x7C, "float16": 0x7C00, "bfloat16": 0x7F80}  # the first code that is no number
+SPECIAL = {"float8_e4m3": 0x7F, "float8_e5m2": 0x7C, "float16": 0x7C00, "bfloat16": 0x7F80}  # first code that is not a number
 TYPES = [*INTEGERS, "bool", *FLOATS]
 REDUCTIONS = ["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
 
@@ -37,7 +37,7 @@ def dtype(kind):
 # Values of the source.
 
 def splitmix64(x):
-    """Of an array of uint64; arrays wrap without a warning."""
+    """For an array of uint64; arrays wrap without a warning."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -45,7 +45,8 @@ def splitmix64(x):
 
 
 def source_values(kind, seed, count, term):
-    """What ranks with the number `term` on the partial axes hold of a tensor of `count` elements, in row-major order."""
+    """The elements of ranks with the number `term` on the partial axes, for a tensor of `count` elements, in
+    row-major order."""
     start = np.uint64((seed + term * STEP_OF_TERM) & MASK)
     u = splitmix64(np.arange(count, dtype=np.uint64) * np.uint64(STEP_OF_ELEMENT) + start)
     if kind == "bool":
@@ -61,8 +62,9 @@ def source_values(kind, seed, count, term):
     return u.astype(dtype(kind))  # keeps the low bits
 
 
-# Floats smaller than float32: a table of the magnitudes that the codes 0, 1, 2, ... mean, which ascend. It ends with the first code
-# that is no number (SPECIAL), as if the exponents went on there: from half way to it on, numbers overflow.
+# Floats smaller than float32: a table of the magnitudes of the codes 0, 1, 2, ..., which ascend. It ends with the
+# first code that is not a number (SPECIAL), as if the exponents continued there: from half way to it on, numbers
+# overflow.
 
 def magnitudes(kind):
     _, mantissa_bits, bias = FLOATS[kind]
@@ -101,7 +103,7 @@ def narrow(kind, numbers):
         even = below + below % 2
         code = np.where(magnitude < middle, below, np.where(magnitude > middle, above, even))
         if kind == "float8_e4m3":
-            code = np.minimum(code, SPECIAL[kind] - 1)  # to the largest number
+            code = np.minimum(code, SPECIAL[kind] - 1)  # saturates to the largest number
         sign_bit = 1 << (8 * dtype(kind).itemsize - 1)
         bits = (code + np.where(np.signbit(numbers), sign_bit, 0)).astype(dtype(kind))
     bits[np.isnan(numbers)] = NAN[kind]
@@ -148,7 +150,7 @@ def reduce(kind, reduction, terms, divisor=1):
 
 
 def identity(kind, reduction):
-    """What adds nothing to a sum, changes no product and no xor, as an element of the type's array."""
+    """The identity of a sum, product or xor, as an element of the type's array."""
     number = {"sum": -0.0, "prod": 1.0, "bxor": 0.0}[reduction]
     if kind in FLOATS:
         return narrow(kind, np.array([number], NATIVE.get(kind, "<f4")))[0]

@@ -1,6 +1,6 @@
 /*
- * Global tensors: words for layouts, boxes, what is refused and with which words, tensors from local ones, plans of many tensors, and
- * all pairs of simple layouts. tests/tensor/model.py judges arbitrary ones.
+ * Global tensors: words for layouts, boxes, errors and their texts, tensors from local ones, plans of many tensors,
+ * and all pairs of simple layouts. tests/tensor/model.py tests arbitrary ones.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static void run(const int *sizes, ranks_body body) {
 
 /* --------------------------------------------------------------------------------------------------- words */
 
-Test(tensor, sbp_are_read_in_the_words_of_all) {
+Test(tensor, sbp_are_read_in_the_words_of_other_frameworks) {
     static const struct {
         const char *text, *own;
     } good[] = {{"S0,B,P(sum)", "S0,B,P(sum)"},
@@ -75,7 +75,7 @@ static tutti_status use_placements(ranks_context *context) {
     RANKS_EXPECT(TUTTI_OK, tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, &n, 1, &line));
     RANKS_CHECK(tutti_placement_axes(line) == 1 && tutti_placement_size(line, 0) == n, "size of the line");
     RANKS_CHECK(tutti_placement_coordinate(line, 0) == context->rank, "coordinate on the line");
-    for (int i = 0; i < n; i++) ranks[i] = n - 1 - i; /* the other way round */
+    for (int i = 0; i < n; i++) ranks[i] = n - 1 - i; /* reversed */
     RANKS_EXPECT(TUTTI_OK, tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, ranks,
                                                   n == 4 ? (int[]){2, 2} : (int[]){n, 1}, 2, &grid));
     RANKS_CHECK(tutti_placement_coordinate(grid, -1) == n - 1 - context->rank, "index in the grid");
@@ -104,7 +104,7 @@ Test(tensor, placements_have_axes_and_communicators_along_them) {
     run(worlds, use_placements);
 }
 
-/* The last rank does not come to the all_reduce: it aborts, which ends that of the others. */
+/* The last rank does not call all_reduce: it aborts, which ends the others' call. */
 static tutti_status abort_placements(ranks_context *context) {
     int n = context->nranks, sum = 1;
     tutti_placement *line;
@@ -113,9 +113,9 @@ static tutti_status abort_placements(ranks_context *context) {
     TUTTI_TRY(tutti_placement_comm(line, 1, &all));
     if (context->rank == n - 1) TUTTI_TRY(tutti_placement_abort(line, "enough"));
     RANKS_EXPECT(TUTTI_ERR_ABORTED, tutti_all_reduce(all, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL));
-    RANKS_CHECK(strstr(tutti_last_error(), "enough") != NULL, "'%s' has no reason", tutti_last_error());
+    RANKS_CHECK(strstr(tutti_last_error(), "enough") != NULL, "'%s' gives no reason", tutti_last_error());
     TUTTI_TRY(
-        tutti_all_reduce(context->comm, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL)); /* the user's own is whole */
+        tutti_all_reduce(context->comm, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL)); /* the user's own still works */
     tutti_placement_destroy(line);
     return TUTTI_OK;
 }
@@ -169,7 +169,7 @@ static tutti_status refuse_layouts(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor, layouts_that_cannot_be_are_refused_in_one_line) {
+Test(tensor, impossible_layouts_are_refused_in_one_line) {
     run((const int[]){3, 0}, refuse_layouts);
 }
 
@@ -181,8 +181,8 @@ static const tutti_sbp kinds[] = {{TUTTI_SBP_BROADCAST, 0, TUTTI_SUM}, {TUTTI_SB
                                   {TUTTI_SBP_SPLIT, 1, TUTTI_SUM},     {TUTTI_SBP_PARTIAL, 0, TUTTI_SUM},
                                   {TUTTI_SBP_PARTIAL, 0, TUTTI_MAX},   {TUTTI_SBP_PARTIAL, 0, TUTTI_BXOR}};
 
-/* What a rank at these coordinates holds of an element whose value is to be known: along sums shares, along maxima less than the
- * value but on the last rank, along xor a mask that falls out. */
+/* The number that a rank at these coordinates holds for an element with a given value: along sums a share, along
+ * maxima less than the value except on the last rank, along xor a mask that cancels. */
 static int64_t term_of(const tutti_placement *placement, const tutti_sbp *sbp, int64_t value) {
     for (int axis = 0; axis < tutti_placement_axes(placement); axis++) {
         int size = tutti_placement_size(placement, axis), at = tutti_placement_coordinate(placement, axis);
@@ -194,7 +194,7 @@ static int64_t term_of(const tutti_placement *placement, const tutti_sbp *sbp, i
     return value;
 }
 
-/* What it must hold of a target. */
+/* The number that it must hold in a target. */
 static int64_t held_of(const tutti_placement *placement, const tutti_sbp *sbp, int64_t value) {
     for (int axis = 0; axis < tutti_placement_axes(placement); axis++)
         if (sbp[axis].kind == TUTTI_SBP_PARTIAL && sbp[axis].reduction != TUTTI_MAX &&
@@ -315,7 +315,7 @@ static tutti_status gather_locals(ranks_context *context) {
     TUTTI_TRY(tutti_tensor_from_local(&like, extent, data, &tensor));
     TUTTI_TRY(tutti_tensor_local(tensor, &local));
     RANKS_CHECK(local.shape[0] == extent[0] && (extent[0] == 0 || local.data == data),
-                "the local tensor is not what was given");
+                "the local tensor differs from what was passed");
     TUTTI_TRY(tutti_tensor_to_global(tensor, NULL, NULL, NULL, &whole));
     TUTTI_TRY(tutti_tensor_local(whole, &local));
     int64_t rows = 0;
@@ -351,7 +351,7 @@ static tutti_status gather_locals(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor, tensors_are_found_from_what_ranks_have) {
+Test(tensor, tensors_are_made_from_local_ones) {
     run(worlds, gather_locals);
 }
 
@@ -420,12 +420,12 @@ static tutti_status move_many(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor, many_tensors_go_in_one_round) {
+Test(tensor, many_tensors_are_sent_in_one_round) {
     run((const int[]){2, 3, 4, 0}, move_many);
 }
 
-/* From one rank to two others: pieces that are contiguous on both sides, on one, and small ones, in more bytes than go at a
- * time. With an argument, the sources lie in memory that the others cannot read. */
+/* From one rank to two others: pieces that are contiguous on both sides, on one, and small ones, in more bytes than
+ * are sent at a time. With an argument, the sources are in memory that the others cannot read. */
 static tutti_status move_large(ranks_context *context) {
     enum { LARGE_TENSORS = 24, LARGE_SIDE = 384 };
     static const tutti_sbp rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
@@ -477,7 +477,7 @@ static tutti_status move_large(ranks_context *context) {
     }
     TUTTI_TRY(tutti_plan_get(plan, &details));
     RANKS_CHECK(details.received_bytes == details.least_bytes, "more bytes than must be");
-    RANKS_CHECK(context->rank > 0 || details.sent_bytes > 16 << 20, "too few bytes to be of use here");
+    RANKS_CHECK(context->rank > 0 || details.sent_bytes > 16 << 20, "too few bytes for this test");
     RANKS_CHECK(details.scratch_bytes < details.sent_bytes / 2 || context->rank > 0, "%llu bytes of scratch memory",
                 (unsigned long long)details.scratch_bytes);
     tutti_plan_destroy(plan);
@@ -486,7 +486,7 @@ static tutti_status move_large(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor, large_tensors_go_a_part_at_a_time) {
+Test(tensor, large_tensors_are_sent_in_parts) {
     ranks_adopt((const char *const[]){"TUTTI_PLAN=messages", NULL});
     run((const int[]){3, 0}, move_large);
 }
@@ -502,7 +502,7 @@ Test(tensor, large_tensors_are_packed_to_be_read) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Without partial values nothing is received that is not missing. */
+/* Without partial values ranks receive only what they lack. */
 static tutti_status count_bytes(ranks_context *context) {
     static const tutti_sbp pairs[][4] = {
         {{TUTTI_SBP_SPLIT, 0, 0}, {TUTTI_SBP_SPLIT, 1, 0}, {TUTTI_SBP_SPLIT, 1, 0}, {TUTTI_SBP_SPLIT, 0, 0}},
@@ -510,7 +510,7 @@ static tutti_status count_bytes(ranks_context *context) {
         {{TUTTI_SBP_SPLIT, 0, 0}, {TUTTI_SBP_SPLIT, 0, 0}, {TUTTI_SBP_BROADCAST, 0, 0}, {TUTTI_SBP_BROADCAST, 0, 0}},
         {{TUTTI_SBP_SPLIT, 1, 0}, {TUTTI_SBP_SPLIT, 0, 0}, {TUTTI_SBP_SPLIT, 1, 0}, {TUTTI_SBP_BROADCAST, 0, 0}},
     };
-    static const uint64_t all_elements[] = {2 * 36, 2 * 36, 4 * 144 - 144, 4 * 36}; /* missing on all ranks together */
+    static const uint64_t all_elements[] = {2 * 36, 2 * 36, 4 * 144 - 144, 4 * 36}; /* lacking on all ranks together */
     int64_t shape[] = {12, 12};
     tutti_placement *grid;
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){2, 2}, 2, &grid));
@@ -535,7 +535,7 @@ static tutti_status count_bytes(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor, plans_receive_what_is_missing_and_no_more) {
+Test(tensor, plans_receive_only_what_is_missing) {
     run((const int[]){4, 0}, count_bytes);
 }
 
@@ -560,7 +560,7 @@ static tutti_status differ(ranks_context *context) {
                  tutti_plan_create(both, dst, context->rank == 1 ? 2 : 1, &plan));
     both[1].name = context->rank == 1 ? "v" : "u";
     EXPECT_ERROR("rank 0 'u' float32[64,3] S0", tutti_plan_create(both, dst, 2, &plan));
-    TUTTI_TRY(tutti_plan_create(&src, dst, 1, &plan)); /* the communicator is whole */
+    TUTTI_TRY(tutti_plan_create(&src, dst, 1, &plan)); /* the communicator still works */
     tutti_plan_destroy(plan);
     dst[0].type = TUTTI_INT8;
     EXPECT_ERROR("their types must be equal", tutti_plan_create(&src, dst, 1, &plan));
@@ -571,6 +571,6 @@ static tutti_status differ(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor, ranks_that_differ_are_told_all_of_it) {
+Test(tensor, ranks_that_differ_get_a_complete_error) {
     run((const int[]){3, 0}, differ);
 }

@@ -1,7 +1,7 @@
 /*
- * Global tensors in CUDA memory give what those in host memory give (both.h), which tests/tensor/model.py judges: all pairs of
- * simple layouts, types, shapes, ranks, cuts, many tensors in one round, with ranks on GPUs of their own and on one; and what is
- * said of memory that is none of the placement's. Streams are in test_tensor_stream.c.
+ * Global tensors in CUDA memory have the results of those in host memory (both.h), which tests/tensor/model.py tests:
+ * all pairs of simple layouts, types, shapes, ranks, cuts, many tensors in one round, with ranks on one GPU each and
+ * on one for all; and errors for memory that is not of the placement's kind. Streams are in test_tensor_stream.c.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static void run_on(const char *gpus, const int *sizes, ranks_body body) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Rank r is on GPU r modulo their number: a GPU for all, some ranks on each, or a GPU for each of them. */
+/* Rank r is on GPU r modulo their number: one GPU for all, some ranks on each, or one GPU for each. */
 #define ON_GPUS(name, gpus, body, ...)                                                                                 \
     Test(tensor_cuda, name##_on_##gpus) {                                                                              \
         run_on(#gpus, (const int[]){__VA_ARGS__, 0}, body);                                                            \
@@ -38,7 +38,7 @@ static void run_on(const char *gpus, const int *sizes, ranks_body body) {
 
 static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks_context *, cuda_rank *)) {
     cuda_rank rank;
-    tutti_placement *keeper; /* of communicators, for all cases */
+    tutti_placement *keeper; /* timeout of communicators, for all cases */
     int n = context->nranks;
     TUTTI_TRY(cuda_rank_open(context, ARENA, &rank));
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_CUDA, NULL, &n, 1, &keeper));
@@ -219,7 +219,7 @@ ON_GPUS(shapes_of_all_kinds, 2, shapes_body, 3)
 
 enum { TENSORS = 9 };
 
-/* The whole of tensor i is 1000 * i and on. Number 4 is a sum, of which the first rank has all. */
+/* The values of tensor i begin at 1000 * i. Number 4 is a sum, whose value is on the first rank. */
 static void make_values(int i, const tutti_local *local, int64_t columns, int rank, int64_t *values) {
     for (size_t k = 0; k < local->count; k++)
         values[k] = i == 4 && rank > 0 ? 0
@@ -227,7 +227,7 @@ static void make_values(int i, const tutti_local *local, int64_t columns, int ra
                                              local->first[1] + (int64_t)k % local->shape[1];
 }
 
-/* Memory: 0: all of CUDA's; 1: every second target is the host's. */
+/* Memory: 0: all in CUDA memory; 1: every second target in host memory. */
 static tutti_status move_many(ranks_context *context, cuda_rank *rank, int mixed) {
     static const tutti_sbp sum = {TUTTI_SBP_PARTIAL, 0, TUTTI_SUM}, rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM},
                            columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
@@ -267,8 +267,7 @@ static tutti_status move_many(ranks_context *context, cuda_rank *rank, int mixed
         TUTTI_TRY(tutti_tensor_local(dst[i], &local));
         make_values(i, &local, shapes[i][1], 0, values);
         TUTTI_TRY(both_get(rank, dst[i], got, stream));
-        RANKS_CHECK(local.count == 0 || memcmp(got, values, both_bytes(dst[i])) == 0, "tensor %d is not what it was",
-                    i);
+        RANKS_CHECK(local.count == 0 || memcmp(got, values, both_bytes(dst[i])) == 0, "tensor %d has changed", i);
         tutti_tensor_destroy(src[i]);
         tutti_tensor_destroy(dst[i]);
     }
@@ -289,8 +288,8 @@ static tutti_status many_body(ranks_context *context) {
     return with_rank(context, move_both);
 }
 
-ON_GPUS(many_tensors_go_in_one_round, 1, many_body, 2, 3)
-ON_GPUS(many_tensors_go_in_one_round, 2, many_body, 2, 4)
+ON_GPUS(many_tensors_are_sent_in_one_round, 1, many_body, 2, 3)
+ON_GPUS(many_tensors_are_sent_in_one_round, 2, many_body, 2, 4)
 
 /* -------------------------------------------------------------------------------------------------- locals */
 
@@ -320,7 +319,7 @@ static tutti_status gather_locals(ranks_context *context, cuda_rank *rank) {
     tutti_tensor_destroy(tensor);
 
     like.sbp = NULL;
-    extent[0] = 20; /* some bytes more than a word of the hash is of no matter: all are whole words */
+    extent[0] = 20; /* a size beyond a word of the hash does not matter: all are whole words */
     memset(values, 3, sizeof values);
     TUTTI_TRY(rank->device->copy(data, values, sizeof values, rank->streams[0]));
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
@@ -341,8 +340,8 @@ static tutti_status locals_body(ranks_context *context) {
     return with_rank(context, gather_locals);
 }
 
-ON_GPUS(tensors_are_found_from_what_ranks_have, 1, locals_body, 1, 2, 3)
-ON_GPUS(tensors_are_found_from_what_ranks_have, 2, locals_body, 3)
+ON_GPUS(tensors_are_made_from_local_ones, 1, locals_body, 1, 2, 3)
+ON_GPUS(tensors_are_made_from_local_ones, 2, locals_body, 3)
 
 /* --------------------------------------------------------------------------------------------- what is refused */
 
@@ -393,7 +392,7 @@ ON_GPUS(memory_of_another_kind_or_gpu_is_refused, 2, refuse_body, 2)
 
 /* ---------------------------------------------------------------------------------------- what only the host has */
 
-/* Prices, reads of peers' shards and plans: those of host memory are not those of the same layouts in CUDA memory. */
+/* Prices, reads of peers' shards and plans differ between host memory and CUDA memory for the same layouts. */
 static tutti_status keep_apart(ranks_context *context, cuda_rank *rank) {
     enum { EXTENT = 256 };
     static const tutti_memory memories[] = {TUTTI_MEMORY_HOST, TUTTI_MEMORY_CUDA};
@@ -447,7 +446,8 @@ static tutti_status keep_apart(ranks_context *context, cuda_rank *rank) {
     return TUTTI_OK;
 }
 
-/* Ranks agree on what they have measured, and plans predict the same. Whether larger tensors take longer the noise of a machine decides. */
+/* Ranks agree on their measurements, and plans predict the same. Whether larger tensors take longer depends on the
+ * machine's noise. */
 static tutti_status measure(ranks_context *context, cuda_rank *rank) {
     static const tutti_sbp rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM},
                            all = {TUTTI_SBP_BROADCAST, 0, TUTTI_SUM}, sum = {TUTTI_SBP_PARTIAL, 0, TUTTI_SUM};
@@ -493,7 +493,7 @@ static tutti_status apart_body(ranks_context *context) {
 ON_GPUS(plans_of_the_host_are_kept_apart, 1, apart_body, 2)
 ON_GPUS(plans_of_the_host_are_kept_apart, 2, apart_body, 2)
 
-/* Some ranks take one layout to be in CUDA memory, and others not. */
+/* Ranks disagree whether one layout is in CUDA memory. */
 static tutti_status differ(ranks_context *context, cuda_rank *rank) {
     tutti_placement *line;
     tutti_plan *plan;

@@ -1,7 +1,7 @@
 /*
- * Global tensors in CUDA memory when a rank dies or stops: in each kind of step, and whichever way collectives take, the others'
- * streams go on, a call tells which rank it was, all that was made can be destroyed without a loss of the GPU's memory, and tensors
- * of the ranks that are left are served again.
+ * Global tensors in CUDA memory when a rank dies or stops: in each kind of step, and for each engine of collectives,
+ * the others' streams continue, a call reports the rank, all objects can be destroyed without leaking GPU memory, and
+ * tensors of the remaining ranks work again.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -37,8 +37,8 @@ static struct scene {
     const struct way *way;
     bool stops;
     atomic_llong since_ns; /* when the victim was lost */
-    atomic_int done;       /* ranks that have destroyed all */
-} * scene;                 /* shared memory */
+    atomic_int done;       /* ranks that have destroyed all objects */
+} * scene;                  /* shared memory */
 
 typedef struct kit {
     cuda_rank rank;
@@ -73,7 +73,7 @@ static tutti_status redistribute(kit *k) {
                                      &TUTTI_OPTIONS(.stream = k->rank.streams[0], .timeout_ms = TIMEOUT_MS));
 }
 
-/* Fills the source with numbers that the ranks' shards of any layout tell: all bytes equal. */
+/* Fills the source with equal bytes, which are the same in the ranks' shards of any layout. */
 static tutti_status run_and_check(kit *k, int nranks) {
     bool sums = scene->way->src[0] == 'P';
     int32_t got[ROWS * COLUMNS], one[ROWS * COLUMNS];
@@ -94,7 +94,7 @@ static int allocated(void) {
     return ask != NULL ? ask() : 0;
 }
 
-/* Calls return at once, so the error is that of a later one. */
+/* Calls return at once, so a later call has the error. */
 static tutti_status expect_error(const ranks_context *context, kit *k) {
     char text[2048];
     tutti_status status = TUTTI_OK;
@@ -102,7 +102,7 @@ static tutti_status expect_error(const ranks_context *context, kit *k) {
         status = redistribute(k);
         usleep(2000);
     }
-    snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "no error at all");
+    snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "no call has failed");
     double after_s = (double)(tutti_now_ns() - atomic_load(&scene->since_ns)) / 1e9;
     RANKS_CHECK(status == (scene->stops ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DIED), "%s: rank %d got '%s' (%s)",
                 scene->way->name, context->rank, tutti_status_name(status), text);
@@ -120,7 +120,7 @@ static tutti_status lose_one(ranks_context *context) {
     int left[] = {0, 2}, all[] = {0, 1, 2}, before = 0;
     memset(&k, 0, sizeof k);
     TUTTI_TRY(cuda_rank_open(context, 4096, &k.rank));
-    for (int round = 0; round < 3; round++) { /* what the first rounds keep for good is not a leak */
+    for (int round = 0; round < 3; round++) { /* memory that the first rounds keep permanently is not a leak */
         before = allocated();
         TUTTI_TRY(make_kit(context, &k, all, RANKS));
         TUTTI_TRY(run_and_check(&k, RANKS));
@@ -171,11 +171,11 @@ Test(tensor_cuda_failure, a_rank_that_dies_is_named_by_those_that_share_its_gpu)
     lose_in_each(false, "1", "");
 }
 
-Test(tensor_cuda_failure, and_by_those_on_gpus_of_their_own) {
+Test(tensor_cuda_failure, a_rank_that_dies_is_named_by_those_on_other_gpus) {
     lose_in_each(false, "3", "");
 }
 
-Test(tensor_cuda_failure, and_by_those_that_go_by_way_of_the_host) {
+Test(tensor_cuda_failure, a_rank_that_dies_is_named_by_those_that_communicate_through_the_host) {
     lose_in_each(false, "2", "staged");
 }
 
@@ -183,6 +183,6 @@ Test(tensor_cuda_failure, a_rank_that_stops_is_named) {
     lose_in_each(true, "1", "");
 }
 
-Test(tensor_cuda_failure, so_it_is_by_way_of_the_host) {
+Test(tensor_cuda_failure, a_rank_that_stops_is_named_by_those_that_communicate_through_the_host) {
     lose_in_each(true, "2", "staged");
 }

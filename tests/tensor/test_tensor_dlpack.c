@@ -1,5 +1,5 @@
 /*
- * Shards from and to other libraries by DLPack: what is shared, what is copied, when the deleter is called, what is refused.
+ * Shards from and to other libraries by DLPack: sharing, copies, calls of the deleter, errors.
  */
 #include <criterion/criterion.h>
 #include <stddef.h>
@@ -31,8 +31,8 @@ static void count_old_deletion(struct DLManagedTensor *self) {
     deletions += self->manager_ctx == &deletions;
 }
 
-/* What is given to other libraries, on 64-bit machines. */
-Test(tensor_dlpack, structs_lie_as_dlpack_says) {
+/* Layout of the structs for other libraries, on 64-bit machines. */
+Test(tensor_dlpack, structs_have_the_layout_of_dlpack) {
     typedef struct DLManagedTensorVersioned versioned;
     cr_assert_eq(sizeof(dlpack_tensor), 48);
     cr_assert_eq(offsetof(dlpack_tensor, data), 0);
@@ -80,26 +80,25 @@ static tutti_status all_types(ranks_context *context) {
         RANKS_CHECK(dl->dtype.bits == 8 * tutti_type_bytes((tutti_type)type) && dl->dtype.lanes == 1, "type %d", type);
         memset(one.data, 7, one.count * tutti_type_bytes((tutti_type)type));
         tutti_tensor_destroy(first);
-        TUTTI_TRY(
-            tutti_tensor_from_dlpack(&layout, managed, &second)); /* keeps the memory of the tensor that is gone */
+        TUTTI_TRY(tutti_tensor_from_dlpack(&layout, managed, &second)); /* keeps the memory of the destroyed tensor */
         TUTTI_TRY(tutti_tensor_local(second, &other));
         RANKS_CHECK(other.data == one.data, "type %d: copied", type);
         TUTTI_TRY(tutti_tensor_to_dlpack(second, &again));
         tutti_tensor_destroy(second);
-        RANKS_CHECK(((const char *)again->dl_tensor.data)[0] == 7, "type %d: the memory is gone", type);
+        RANKS_CHECK(((const char *)again->dl_tensor.data)[0] == 7, "type %d: the memory was freed", type);
         again->deleter(again);
     }
     tutti_placement_destroy(line);
     return TUTTI_OK;
 }
 
-Test(tensor_dlpack, all_types_go_out_and_come_in_without_a_copy) {
+Test(tensor_dlpack, all_types_are_exported_and_imported_without_a_copy) {
     run((const int[]){1, 3, 0}, all_types);
 }
 
 /* ---------------------------------------------------------------------------------------------------- imports */
 
-/* A tensor of int32 as another library would give it, on one rank. */
+/* A tensor of int32 as another library would export it, on one rank. */
 typedef struct given {
     struct DLManagedTensorVersioned managed;
     struct DLManagedTensor old;
@@ -197,7 +196,7 @@ static tutti_status import_all_kinds(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_dlpack, what_is_dense_is_shared_and_all_else_copied) {
+Test(tensor_dlpack, dense_tensors_are_shared_and_others_copied) {
     run((const int[]){1, 0}, import_all_kinds);
 }
 
@@ -272,7 +271,7 @@ static tutti_status empty_and_outside(ranks_context *context) {
         TUTTI_TRY(tutti_tensor_to_dlpack(tensor, &managed));
         RANKS_CHECK(managed->dl_tensor.shape[0] == g.shape[0], "the shape");
         managed->deleter(managed);
-        RANKS_CHECK(deletions == 0, "deleted while there is a tensor");
+        RANKS_CHECK(deletions == 0, "deleted while a tensor exists");
     }
     tutti_tensor_destroy(tensor);
     RANKS_CHECK(deletions == (context->rank < 2), "%d deletions", deletions);

@@ -1,5 +1,5 @@
 /*
- * Shards in CUDA memory from and to other libraries by DLPack: what is shared, what is copied on the GPU, what is refused.
+ * Shards in CUDA memory from and to other libraries by DLPack: sharing, copies on the GPU, errors.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void run(const int *sizes, ranks_body body) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* A tensor of int32 as another library would give it, one on each rank. */
+/* A tensor of int32 as another library would export it, one on each rank. */
 typedef struct scene {
     cuda_rank rank;
     tutti_placement *line;
@@ -122,11 +122,11 @@ static tutti_status import_all_kinds(ranks_context *context) {
     return close_scene(context, &s);
 }
 
-Test(tensor_dlpack_cuda, what_is_dense_is_shared_and_all_else_copied) {
+Test(tensor_dlpack_cuda, dense_tensors_are_shared_and_others_copied) {
     run((const int[]){1, 2, 0}, import_all_kinds);
 }
 
-/* What is given keeps its memory when the tensor is gone, and comes in again as it is. */
+/* An exported shard keeps its memory after the tensor is destroyed, and can be imported again without a copy. */
 static tutti_status out_and_in(ranks_context *context) {
     scene s;
     struct DLManagedTensorVersioned *managed;
@@ -140,19 +140,19 @@ static tutti_status out_and_in(ranks_context *context) {
     TUTTI_TRY(tutti_tensor_to_dlpack(first, &managed));
     const dlpack_tensor *dl = &managed->dl_tensor;
     RANKS_CHECK(dl->device_type == DLPACK_CUDA && dl->device_id == s.rank.index && dl->data == one.data,
-                "it says device %d of type %d", (int)dl->device_id, (int)dl->device_type);
+                "its device is %d of type %d", (int)dl->device_id, (int)dl->device_type);
     tutti_tensor_destroy(first);
     TUTTI_TRY(tutti_tensor_from_dlpack(&s.layout, managed, &second));
     TUTTI_TRY(tutti_tensor_local(second, &other));
     RANKS_CHECK(other.data == one.data, "it was copied");
     TUTTI_TRY(s.rank.device->copy(&got, (char *)other.data + 4 * ROWS * COLUMNS - 1, 1, NULL));
-    RANKS_CHECK(got == 7, "the memory is gone");
+    RANKS_CHECK(got == 7, "the memory was freed");
     TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
     tutti_tensor_destroy(second);
     return close_scene(context, &s);
 }
 
-Test(tensor_dlpack_cuda, shards_go_out_and_come_in_without_a_copy) {
+Test(tensor_dlpack_cuda, shards_are_exported_and_imported_without_a_copy) {
     run((const int[]){1, 2, 0}, out_and_in);
 }
 
@@ -176,7 +176,7 @@ static tutti_status refuse(ranks_context *context) {
             dl->data = here);
     REFUSED("it is on GPU 9; this rank's shards are on GPU", dl->device_id = 9);
     REFUSED("its device type is 2, but its data is memory of the host", dl->data = here);
-    give(&s); /* managed memory says no device that counts */
+    give(&s); /* the device of managed memory does not count */
     dl->device_type = DLPACK_CUDA_MANAGED;
     dl->device_id = 0;
     RANKS_EXPECT(TUTTI_OK, tutti_tensor_from_dlpack(&s.layout, &s.managed, &tensor));
@@ -184,6 +184,6 @@ static tutti_status refuse(ranks_context *context) {
     return close_scene(context, &s);
 }
 
-Test(tensor_dlpack_cuda, what_is_elsewhere_is_refused_and_stays_the_callers) {
+Test(tensor_dlpack_cuda, tensors_on_other_devices_are_refused_and_stay_the_callers) {
     run((const int[]){2, 0}, refuse);
 }

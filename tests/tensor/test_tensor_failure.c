@@ -1,6 +1,6 @@
 /*
- * Global tensors when a rank dies, stops, or does not call: in each kind of step the others get an error that names the rank, all
- * that they made can be destroyed, and the caller's communicator serves tensors again.
+ * Global tensors when a rank dies, stops, or does not call: in each kind of step the others get an error that names
+ * the rank, all their objects can be destroyed, and the caller's communicator can be used for tensors again.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static const char *const impatient[] = {"TUTTI_STALL_MS=60000", "TUTTI_TIMEOUT_M
 typedef enum act { REDISTRIBUTE, CREATE_PLAN, FROM_LOCAL } act;
 
 typedef struct way {
-    const char *name, *plan; /* the step, and what TUTTI_PLAN says */
+    const char *name, *plan; /* the step, and TUTTI_PLAN */
     const char *src, *dst;   /* sbp */
     bool from_victim;        /* only the victim has the source */
     act act;
@@ -49,8 +49,8 @@ static struct scene {
     const way *way;
     fate fate;
     atomic_llong since_ns;    /* when the victim was lost */
-    atomic_int given_up, met; /* ranks that have their error; that have destroyed all */
-} * scene;                    /* shared memory */
+    atomic_int given_up, met; /* ranks that have their error; ranks that have destroyed all objects */
+} * scene;                     /* shared memory */
 
 static void set_scene(const way *w, fate f) {
     if (scene == NULL) scene = mmap(NULL, sizeof *scene, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -58,7 +58,7 @@ static void set_scene(const way *w, fate f) {
     *scene = (struct scene){.way = w, .fate = f};
 }
 
-/* All that a rank makes. */
+/* All objects of a rank. */
 typedef struct kit {
     tutti_placement *from, *to;
     tutti_tensor *src, *dst, *extra;
@@ -81,14 +81,14 @@ static void destroy_kit(kit *k) {
     tutti_tensor_destroy(k->extra);
     tutti_placement_destroy(k->from);
     tutti_placement_destroy(k->to);
-    memset(k, 0, sizeof *k); /* so that the leak sanitizer sees what was not destroyed */
+    memset(k, 0, sizeof *k); /* so that the leak sanitizer detects undestroyed objects */
 }
 
 static tutti_status redistribute(kit *k) {
     return tutti_tensor_redistribute(k->src, k->dst, &TUTTI_OPTIONS(.timeout_ms = TIMEOUT_MS));
 }
 
-/* What is under test; `again`: with arguments that the warm-up did not have. */
+/* The call under test; `again`: with other arguments than the warm-up. */
 static tutti_status act_once(kit *k, bool again) {
     tutti_sbp sbp[2];
     tutti_plan *plan;
@@ -123,7 +123,7 @@ static tutti_status make_kit(const ranks_context *context, kit *k) {
     return tutti_tensor_create(&dst, &k->dst);
 }
 
-/* Does the plan have the step that the test is for? */
+/* Whether the plan has the step that is tested. */
 static tutti_status check_step(kit *k) {
     tutti_plan *plan;
     char text[200];
@@ -139,7 +139,7 @@ static void wait_for(atomic_int *number, int value) {
     while (atomic_load(number) < value) usleep(1000);
 }
 
-/* The victim's part, until it is there again; it does not return where it dies. */
+/* The victim's part, until it continues; does not return if it dies. */
 static tutti_status be_lost(const ranks_context *context, kit *k) {
     atomic_store(&scene->since_ns, tutti_now_ns());
     if (scene->fate == DIES) ranks_strike(context, SIGKILL);
@@ -152,7 +152,7 @@ static tutti_status be_lost(const ranks_context *context, kit *k) {
     return TUTTI_OK;
 }
 
-/* The error that the others must see. */
+/* Checks the error of the others. */
 static tutti_status check_error(const ranks_context *context, tutti_status status) {
     char text[2048], rank[16];
     double after_s = (double)(tutti_now_ns() - atomic_load(&scene->since_ns)) / 1e9;
@@ -163,13 +163,14 @@ static tutti_status check_error(const ranks_context *context, tutti_status statu
                 scene->way->name, context->rank, tutti_status_name(status), text);
     RANKS_CHECK(strstr(text, rank) != NULL, "%s: %s is not named: %s", scene->way->name, rank, text);
     RANKS_CHECK(!scene->way->from_victim || strstr(text, "whose ranks 0,1,2 are 1,0,2 here") != NULL,
-                "it is not said which ranks these are: %s", text);
+                "the error does not identify the ranks: %s", text);
     RANKS_CHECK(strstr(text, "'weight'") != NULL, "%s: the tensor is not named: %s", scene->way->name, text);
     RANKS_CHECK(after_s < (scene->fate == DIES ? 2.5 : 5.0), "%s: an error after %.2f s", scene->way->name, after_s);
     return TUTTI_OK;
 }
 
-/* A broken group of ranks answers at once, with the same placements; new ones, made when all are gone, serve. */
+/* With the same placements, calls of a broken group return its error at once; new placements, made after all are
+ * destroyed, work. */
 static tutti_status go_on(const ranks_context *context, kit *k) {
     static kit new;
     int pair[] = {0, 2}, both = 2, three = 3;
@@ -245,7 +246,7 @@ Test(tensor_failure, a_rank_that_does_not_call_is_named_in_each_kind_of_step) {
     lose_in_each(STAYS_AWAY);
 }
 
-/* --------------------------------------------------------------------------- ranks that do not mean the same ranks */
+/* --------------------------------------------------------------------------- ranks that name different ranks */
 
 /* Rank 0 redistributes between ranks 0 and 1, the others between all. */
 static tutti_status name_others(ranks_context *context) {
@@ -275,16 +276,17 @@ static tutti_status name_others(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_failure, ranks_that_do_not_name_the_same_ranks_get_an_error_by_the_deadline_of_connections) {
+Test(tensor_failure, ranks_that_name_different_ranks_get_an_error_by_the_deadline_of_connections) {
     static const char *const connects_soon[] = {"TUTTI_CONNECT_TIMEOUT_MS=900", "TUTTI_STALL_MS=60000", NULL};
     const char *failure =
         ranks_run(&(ranks_options){.nranks = RANKS, .timeout_s = 30, .environment = connects_soon}, name_others);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* -------------------------------------------------------------------------------------- before there is anything */
+/* -------------------------------------------------------------------------------------- before the first
+ * communicator */
 
-/* The victim is lost before the ranks have a communicator for their tensors, which they make with the caller's. */
+/* The victim is lost before the ranks have made a communicator for their tensors from the caller's. */
 static tutti_status lose_before_all(ranks_context *context) {
     static _Thread_local kit k;
     memset(&k, 0, sizeof k);

@@ -1,9 +1,9 @@
 /*
- * Global tensors on ranks of two and three hosts: random redistributions against the model in numpy, on every route; and that
- * what plans are predicted to take is equal on all ranks, and knows hosts.
+ * Global tensors on ranks of two and three hosts: random redistributions against the model in numpy, on every route;
+ * and checks that predictions of plans are equal on all ranks, and depend on hosts.
  *
- * Sums of floats are left out where the order counts, which between hosts is not the model's. Each rank of the hosts becomes
- * model_probe, which finds the launcher's variables as under tuttirun.
+ * Excludes sums of floats whose result depends on the order, because between hosts it differs from the model's. Each
+ * rank of the hosts executes model_probe, which reads the launcher's variables as under tuttirun.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -89,7 +89,7 @@ Test(tensor_hosts, three_hosts) {
 
 /* --------------------------------------------------------------------------------------------- predictions */
 
-/* What the plan and the layouts say, the same on all ranks. */
+/* Checks that the predictions of plan and layouts are the same on all ranks. */
 static tutti_status predict(ranks_context *context, tutti_placement *placement, const char *from, const char *to,
                             double *us_out) {
     tutti_sbp sbp[2][2];
@@ -117,7 +117,7 @@ static tutti_status predict(ranks_context *context, tutti_placement *placement, 
     return TUTTI_OK;
 }
 
-/* Axis 0 goes over the hosts, axis 1 over the ranks of one. */
+/* Axis 0 is the hosts, axis 1 the ranks of one host. */
 static tutti_status compare_hosts(ranks_context *context) {
     static const char *const pairs[][2] = {
         {"S0,S1", "S1,S0"}, {"S0,S1", "B,B"}, {"P(sum),P(sum)", "B,B"}, {"P(sum),S0", "S0,B"}, {"B,P(sum)", "S0,S1"}};
@@ -138,7 +138,7 @@ static tutti_status compare_hosts(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_hosts, predictions_are_equal_on_all_ranks_and_know_hosts) {
+Test(tensor_hosts, predictions_are_equal_on_all_ranks_and_depend_on_hosts) {
     HOSTS_NEED(0);
     const char *failure = hosts_run(&(hosts_options){.ranks_per_host = (const int[]){2, 2, 0}}, compare_hosts);
     cr_assert(failure == NULL, "%s", failure);

@@ -1,5 +1,5 @@
 /*
- * Plans of tensors: that they are found again, what they are predicted to take, which one is chosen, and works.
+ * Plans of tensors: the cache, the predicted time, the choice, and works.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -47,7 +47,7 @@ static tutti_status find_plans_again(ranks_context *context) {
     static const char *const same[][2] = {{"S0,B", "B,B"}, {"S0,S1", "B,P(max)"}, {"S0,P(sum)", "B,S0"}};
     tutti_placement *twin[2];
     tutti_plan *first[PLANS], *again;
-    for (int i = 0; i < 2; i++) /* equal, but not the same */
+    for (int i = 0; i < 2; i++) /* equal, but another object */
         TUTTI_TRY(
             tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){context->nranks, 1}, 2, &twin[i]));
     for (int i = 0; i < PLANS; i++) TUTTI_TRY(find_plan(twin[0], i % 2 ? "S0,B" : "S1,B", "B,B", 1 + i, &first[i]));
@@ -58,7 +58,7 @@ static tutti_status find_plans_again(ranks_context *context) {
         }
     for (int i = 0; i < PLANS; i++)
         for (int k = 0; k < i; k++) RANKS_CHECK(first[i] != first[k], "two layouts have one plan");
-    for (int i = 0; i < 3; i++) { /* what an axis of one rank does is nothing */
+    for (int i = 0; i < 3; i++) { /* an axis of one rank has no effect */
         TUTTI_TRY(find_plan(twin[0], same[i][0], same[i][1], 2, &again));
         RANKS_CHECK(again == first[1], "'%s' to '%s' has another plan than 'S0,B' to 'B,B'", same[i][0], same[i][1]);
     }
@@ -67,7 +67,7 @@ static tutti_status find_plans_again(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_plans, plans_are_found_again_by_what_layouts_say) {
+Test(tensor_plans, plans_are_cached_by_the_layouts_values) {
     run(worlds, find_plans_again);
 }
 
@@ -136,7 +136,7 @@ static tutti_status compare_predictions(ranks_context *context) {
             tutti_plan_details details;
             double us[3], least[3], most[3];
             TUTTI_TRY(make_couple(grid, pairs[i][0], pairs[i][1], rows[k], 64, &c));
-            TUTTI_TRY(tutti_layout_predict(&c.src, &c.dst, &us[0])); /* maybe by ordinary costs */
+            TUTTI_TRY(tutti_layout_predict(&c.src, &c.dst, &us[0])); /* possibly by ordinary costs */
             TUTTI_TRY(tutti_plan_create(&c.src, &c.dst, 1, &plan));
             TUTTI_TRY(tutti_plan_get(plan, &details));
             us[1] = details.predicted_us;
@@ -194,15 +194,15 @@ static tutti_status order_predictions(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_plans, predictions_grow_with_what_is_to_be_done) {
+Test(tensor_plans, predictions_grow_with_the_work) {
     static const int some[] = {2, 3, 0};
     run(some, order_predictions);
 }
 
 /* ----------------------------------------------------------------------------------------------- choices */
 
-/* As if the ranks had measured these costs: all ordinary, but that what goes from one rank to one other costs `factor` times as
- * much. */
+/* As if the ranks had measured these costs: all ordinary, except that messages from one rank to another cost `factor`
+ * times as much. */
 static tutti_status pretend(tutti_placement *placement, double factor) {
     int n = tutti_placement_size(placement, -1), ranks[4] = {0, 1, 2, 3};
     tutti_comm *comm;
@@ -228,7 +228,8 @@ static tutti_status describe(const couple *c, char *text, size_t bytes, tutti_pl
     return TUTTI_OK;
 }
 
-/* From the first two of four ranks to copies on all: where messages are dear, by shares, although these are more bytes. */
+/* From the first two of four ranks to copies on all: by shares if messages are expensive, although these are more
+ * bytes. */
 static tutti_status choose_shares(ranks_context *context) {
     tutti_placement *two, *four;
     tutti_plan_details details;
@@ -251,12 +252,12 @@ static tutti_status choose_shares(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_plans, the_quickest_plan_by_the_costs_is_taken) {
+Test(tensor_plans, the_fastest_plan_by_the_costs_is_chosen) {
     static const int four[] = {4, 0};
     run(four, choose_shares);
 }
 
-/* One rank has something for one other: messages, of which the sender need not wait. */
+/* One rank sends to one other: by messages, for which the sender does not have to wait. */
 static tutti_status keep_messages(ranks_context *context) {
     tutti_placement *line;
     tutti_plan_details details;
@@ -289,7 +290,7 @@ static tutti_status make_pair(tutti_placement *from, tutti_placement *to, const 
     return tutti_tensor_create(&c.dst, &pair_out[1]);
 }
 
-/* The element's number, times `times`. */
+/* The element's number multiplied by `times`. */
 static void fill(const tutti_tensor *tensor, int times) {
     tutti_local local;
     if (tutti_tensor_local(tensor, &local) != TUTTI_OK) return;
@@ -338,7 +339,7 @@ static tutti_status work_on_many(ranks_context *context) {
         for (int i = 0; i < WAYS; i++) {
             works[i] = NULL;
             TUTTI_TRY(tutti_tensor_redistribute(pair[i][0], pair[i][1], &TUTTI_OPTIONS(.work = &works[i])));
-            RANKS_CHECK(works[i] != NULL, "%s to %s has given no work", ways[i].src, ways[i].dst);
+            RANKS_CHECK(works[i] != NULL, "%s to %s has returned no work", ways[i].src, ways[i].dst);
         }
         for (int i = WAYS - 1; i >= 0; i--) { /* the other way round */
             TUTTI_TRY(tutti_work_wait(works[i], -1));
@@ -356,7 +357,7 @@ Test(tensor_plans, plans_of_one_call_run_with_works) {
     run(worlds, work_on_many);
 }
 
-/* Rank 1 dies with its part of the call not made, while the others wait for their works. */
+/* Rank 1 dies without calling, while the others wait for their works. */
 static tutti_status lose_one_at_work(ranks_context *context) {
     enum { VICTIM = 1, CALLS = 3 };
     int n = context->nranks;
@@ -383,7 +384,7 @@ static tutti_status lose_one_at_work(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_plans, works_end_where_a_rank_dies) {
+Test(tensor_plans, works_end_when_a_rank_dies) {
     if (!ranks_have_processes()) cr_skip_test("ranks are threads here, and cannot be killed");
     const char *failure = ranks_run(&(ranks_options){.nranks = 3, .timeout_s = 30}, lose_one_at_work);
     cr_assert(failure == NULL, "%s", failure);

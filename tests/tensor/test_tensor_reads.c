@@ -1,6 +1,7 @@
 /*
- * Redistribution by reading: ranks of a host copy straight from each other's shards. When that is chosen, that shards which
- * cannot be read go by messages, that no rank reads or writes too early, and that a rank which is lost in the midst is named.
+ * Redistribution by reading: ranks of a host copy directly from each other's shards. Tests when that is chosen, that
+ * unreadable shards are sent by messages, that no rank reads or writes too early, and that a rank which is lost
+ * during the call is named.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -107,7 +108,7 @@ static tutti_status describe(const kit *k, bool *reads_out) {
 
 /* -------------------------------------------------------------------------------------------------- without a fault */
 
-/* Each rank overwrites its shards as soon as a call has returned. Small and large enough to go past the caches. */
+/* Each rank overwrites its shards as soon as a call has returned. Small sizes, and sizes that exceed the caches. */
 static tutti_status rewrite_at_once(ranks_context *context) {
     static const int64_t sides[] = {101, 1800};
     for (int s = 0; s < 2; s++) {
@@ -131,7 +132,7 @@ Test(tensor_reads, shards_may_be_overwritten_once_the_call_has_returned) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* From round to round other ranks have shards in memory of malloc. */
+/* In each round other ranks have shards in malloc'd memory. */
 static tutti_status mix_memory(ranks_context *context) {
     static const tutti_sbp cut[] = {TUTTI_SPLIT(0), TUTTI_SPLIT(1)};
     kit k;
@@ -141,7 +142,7 @@ static tutti_status mix_memory(ranks_context *context) {
     RANKS_CHECK(reads, "the plan does not read");
     for (int round = 0; round < ROUNDS; round++) {
         int i = round % 3,
-            side = round / 3 % 2; /* of this rank if it is its turn; every fourth round is no rank's */
+            side = round / 3 % 2; /* this rank's if it is its turn; in every fourth round it is no rank's */
         if (round % 4 != 3 && round % context->nranks == context->rank && k.private[side * MOST + i] == NULL) {
             tutti_tensor **tensor = side == 0 ? &k.srcs[i] : &k.dsts[i];
             tutti_layout layout = layout_of(&k, i, &cut[side]);
@@ -167,12 +168,12 @@ static tutti_status mix_memory(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_reads, shards_that_cannot_be_read_go_by_messages) {
+Test(tensor_reads, unreadable_shards_are_sent_by_messages) {
     const char *failure = ranks_run_worlds(worlds, NULL, mix_memory);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Much of it is packed for the others to read; TUTTI_PLAN=reads does so with all. */
+/* Much of it is packed for the others to read; with TUTTI_PLAN=reads all of it. */
 Test(tensor_reads, shards_that_cannot_be_read_are_packed_to_be_read) {
     static const char *const reads[] = {"TUTTI_PLAN=reads", NULL};
     for (int i = 0; worlds[i] != 0 && ranks_have_processes(); i++) {
@@ -181,7 +182,7 @@ Test(tensor_reads, shards_that_cannot_be_read_are_packed_to_be_read) {
     }
 }
 
-/* As shipped: 9 MiB of 3 ranks, rank 1 of which cannot be read. */
+/* With default settings: 9 MiB on 3 ranks; rank 1's shard cannot be read. */
 static tutti_status pack_much(ranks_context *context) {
     static const tutti_sbp rows = TUTTI_SPLIT(0);
     kit k;
@@ -220,12 +221,12 @@ static tutti_status read_tiny_ones(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_reads, tiny_tensors_go_in_messages) {
+Test(tensor_reads, tiny_tensors_are_sent_by_messages) {
     const char *failure = ranks_run_worlds(worlds, NULL, read_tiny_ones);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* Rows that move from rank to rank as they are need no packing, so no meetings. */
+/* Rows that move unchanged from rank to rank need no packing, so no synchronisation. */
 static tutti_status move_rows(ranks_context *context) {
     static const tutti_sbp rows = TUTTI_SPLIT(0);
     int64_t shape[] = {400, 300}, cuts[] = {0, 30, 400, 400, 400};
@@ -247,12 +248,13 @@ static tutti_status move_rows(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_reads, what_is_contiguous_everywhere_goes_in_messages) {
+Test(tensor_reads, contiguous_tensors_are_sent_by_messages) {
     const char *failure = ranks_run_worlds(worlds, NULL, move_rows);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-/* ------------------------------------------------------------------------------------------- a rank is lost in the midst of it */
+/* ------------------------------------------------------------------------------------------- a rank is lost during
+ * the call */
 
 enum { VICTIM = 1, RANKS = 3, TIMEOUT_MS = 600, LARGE = 1500 };
 
@@ -322,10 +324,10 @@ static void lose_at_any_moment(int signal_number, int runs) {
     }
 }
 
-Test(tensor_reads, a_rank_that_dies_in_the_midst_is_named) {
+Test(tensor_reads, a_rank_that_dies_during_the_call_is_named) {
     lose_at_any_moment(SIGKILL, 8);
 }
 
-Test(tensor_reads, a_rank_that_stops_in_the_midst_is_named) {
+Test(tensor_reads, a_rank_that_stops_during_the_call_is_named) {
     lose_at_any_moment(SIGSTOP, 4);
 }

@@ -1,7 +1,7 @@
 /*
- * Global tensors in CUDA memory, and streams: calls return before the stream has come to them and are done in its order, a plan's
- * runs in several streams keep out of each other's scratch memory, plans are destroyed behind their last run, graphs replay them,
- * and no memory of a GPU is lost.
+ * Global tensors in CUDA memory, and streams: calls return before the stream has run them and are done in its order,
+ * a plan's runs in several streams do not share scratch memory, plans are destroyed after their last run, graphs
+ * replay them, and no GPU memory leaks.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ typedef struct scene {
     void *fresh[2]; /* new values for the sources, on the GPU */
 } scene;
 
-/* Element number i of a source in round `round`; of a sum the first rank has it all. */
+/* Element number i of a source in round `round`; of a sum the first rank has the whole value. */
 static int32_t value_of(int round, int64_t number) {
     return (int32_t)(number * 3 + round * 100000);
 }
@@ -61,7 +61,7 @@ static tutti_status list_values(const scene *s, const tutti_tensor *tensor, bool
     return TUTTI_OK;
 }
 
-/* From the host to the GPU, to be copied into the source there, in a stream. */
+/* Copies from the host to the GPU; a stream then copies it into the source. */
 static tutti_status prepare(scene *s, int which, int round) {
     int32_t values[ELEMENTS];
     const tutti_device *device = s->rank.device;
@@ -92,7 +92,7 @@ static tutti_status redistribute(scene *s, int which, tutti_stream stream) {
     return tutti_tensor_redistribute(s->src[which], s->dst[which], &TUTTI_OPTIONS(.stream = stream));
 }
 
-/* And a first run, in which the ranks meet. */
+/* Also makes a first run, in which the ranks connect. */
 static tutti_status open_scene(const ranks_context *context, scene *s, const tutti_sbp *from, const tutti_sbp *to) {
     int n = context->nranks;
     *s = (scene){.context = context};
@@ -113,7 +113,7 @@ static tutti_status open_scene(const ranks_context *context, scene *s, const tut
     return expect(s, 0, 0, s->rank.streams[0]);
 }
 
-/* What waits for the GPU comes when all ranks' streams have passed. */
+/* Calls that wait for the GPU must come after all ranks' streams have drained. */
 static tutti_status meet(scene *s) {
     for (int i = 0; i < CUDA_STREAMS; i++) TUTTI_TRY(s->rank.device->stream_sync(s->rank.streams[i]));
     return tutti_barrier(s->context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST));
@@ -135,7 +135,7 @@ static const tutti_sbp *const ways[][2] = {{&rows, &columns},  {&columns, &copie
                                            {&terms, &columns}, {&terms, &copies},   {&copies, &rows}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* The stream is held up before the source is there. A call that waited for it would wait for ever. */
+/* The stream is blocked before the source is written. A call that waited for it would wait forever. */
 static tutti_status return_at_once(ranks_context *context) {
     for (int way = 0; way < WAYS; way++) {
         scene s;
@@ -161,13 +161,13 @@ static tutti_status return_at_once(ranks_context *context) {
         run(#gpus, plan, (const int[]){1, 2, 3, 0}, body);                                                             \
     }
 
-ON_GPUS(calls_return_before_their_stream_comes_to_them, 1, "", return_at_once)
-ON_GPUS(calls_return_before_their_stream_comes_to_them, 2, "", return_at_once)
-ON_GPUS(calls_return_before_their_stream_comes_to_them, 3, "", return_at_once)
+ON_GPUS(calls_return_before_their_stream_runs_them, 1, "", return_at_once)
+ON_GPUS(calls_return_before_their_stream_runs_them, 2, "", return_at_once)
+ON_GPUS(calls_return_before_their_stream_runs_them, 3, "", return_at_once)
 ON_GPUS(so_they_do_with_messages, 1, "messages,pieces", return_at_once)
 ON_GPUS(so_they_do_with_messages, 2, "messages,pieces", return_at_once)
 
-/* The first stream is held up; the second one runs the same plan with other tensors, before and behind it. */
+/* The first stream is blocked; the second one runs the same plan with other tensors, before and after it. */
 static tutti_status run_in_two(ranks_context *context) {
     for (int way = 0; way < WAYS; way++) {
         scene s;
@@ -196,8 +196,8 @@ ON_GPUS(runs_in_two_streams_keep_apart, 2, "", run_in_two)
 ON_GPUS(runs_in_two_streams_keep_apart, 3, "", run_in_two)
 ON_GPUS(messages_in_two_streams_keep_apart, 1, "messages,pieces", run_in_two)
 
-/* Tensors, plan and placement go when the run has been enqueued, before the stream has come to it. Ranks that are threads must
- * not wait for the GPU then: processes only. */
+/* Tensors, plan and placement are destroyed after the run is enqueued, before the stream has run it. Ranks that are
+ * threads must not wait for the GPU then: processes only. */
 static tutti_status destroy_behind(ranks_context *context) {
     const tutti_sbp *const *way = context->argument;
     scene s;
@@ -226,11 +226,11 @@ static tutti_status destroy_behind(ranks_context *context) {
     TUTTI_TRY(s.rank.device->stream_sync(stream));
     TUTTI_TRY(s.rank.device->copy(got, local.data, bytes, stream));
     TUTTI_TRY(s.rank.device->stream_sync(stream));
-    RANKS_CHECK(memcmp(got, expected, bytes) == 0, "the target is not what it should be");
+    RANKS_CHECK(memcmp(got, expected, bytes) == 0, "the target is wrong");
     return cuda_rank_close(&s.rank, context->comm);
 }
 
-/* One pair packs, and one needs no memory of the plan's. */
+/* One pair packs, and one needs no scratch memory of the plan. */
 static void destroy_on(const char *gpus, const char *plan) {
     char words[2][60];
     const char *const environment[] = {words[0], words[1], "STANDIN_DELAY_US=3000", NULL};
@@ -247,7 +247,7 @@ static void destroy_on(const char *gpus, const char *plan) {
     }
 }
 
-Test(tensor_stream, all_may_be_destroyed_behind_a_run) {
+Test(tensor_stream, objects_may_be_destroyed_after_a_run_is_enqueued) {
     destroy_on("1", "");
     destroy_on("2", "");
     destroy_on("2", "messages");
@@ -269,7 +269,7 @@ static tutti_status capture(scene *s, void **exec_out) {
     return TUTTI_OK;
 }
 
-/* Replays, and runs by hand in another stream meanwhile, which have scratch memory of their own. */
+/* Replays, and meanwhile direct runs in another stream, which have their own scratch memory. */
 static tutti_status replay(ranks_context *context) {
     for (int way = 0; way < WAYS; way++) {
         scene s;
@@ -298,7 +298,7 @@ Test(tensor_stream, graphs_replay_redistributions_of_ranks_that_share_a_gpu) {
     run("1", "all_to_all", (const int[]){1, 2, 3, 0}, replay);
 }
 
-/* Messages are no part of graphs; nothing is harmed. */
+/* Messages cannot be part of graphs; the error has no side effects. */
 static tutti_status refuse_capture(ranks_context *context) {
     scene s;
     void *exec;
@@ -313,11 +313,11 @@ static tutti_status refuse_capture(ranks_context *context) {
     return close_scene(&s);
 }
 
-Test(tensor_stream, what_graphs_cannot_have_is_refused) {
+Test(tensor_stream, operations_that_graphs_cannot_contain_are_refused) {
     run("1", "messages", (const int[]){2, 0}, refuse_capture);
 }
 
-/* Nor is what goes through host memory. */
+/* Neither can redistributions through host memory. */
 static tutti_status refuse_staged(ranks_context *context) {
     scene s;
     void *exec;
@@ -342,7 +342,7 @@ static tutti_status refuse_staged(ranks_context *context) {
     return close_scene(&s);
 }
 
-Test(tensor_stream, and_so_is_what_goes_through_host_memory) {
+Test(tensor_stream, redistributions_through_host_memory_are_refused_in_graphs) {
     run("1", "", (const int[]){2, 0}, refuse_staged);
 }
 
@@ -356,7 +356,7 @@ static int allocated(void) {
     return ask != NULL ? ask() : -1;
 }
 
-/* A target for each stream: nothing orders what they write. */
+/* A target for each stream, since their writes are not ordered. */
 static tutti_status once(const ranks_context *context, cuda_rank *rank) {
     tutti_placement *line;
     tutti_tensor *src, *dst[CUDA_STREAMS];
@@ -394,7 +394,7 @@ static tutti_status lose_nothing(ranks_context *context) {
     return cuda_rank_close(&rank, context->comm);
 }
 
-/* What is written into a tensor that is gone comes before what is written into the one that has its memory, in whatever stream. */
+/* Writes to a destroyed tensor happen before writes to the tensor that reuses its memory, in any stream. */
 static tutti_status use_again(ranks_context *context) {
     scene s;
     cuda_gate gate;
@@ -415,7 +415,7 @@ static tutti_status use_again(ranks_context *context) {
         TUTTI_TRY(tutti_tensor_local(new, &new_local));
         RANKS_CHECK(new_local.data == old_local.data, "the memory is not used again");
         TUTTI_TRY(tutti_device_fill(new_local.data, 2, sizeof got, second));
-        if (other == 1) usleep(20000); /* a fill that does not wait has been done then */
+        if (other == 1) usleep(20000); /* a fill that does not wait would be done by then */
         cuda_gate_open(&gate);
         for (int i = 0; i < 2; i++) TUTTI_TRY(s.rank.device->stream_sync(s.rank.streams[i]));
         TUTTI_TRY(both_get(&s.rank, new, got, second));
@@ -427,11 +427,11 @@ static tutti_status use_again(ranks_context *context) {
     return close_scene(&s);
 }
 
-Test(tensor_stream, memory_of_tensors_is_used_again_behind_their_stream) {
+Test(tensor_stream, memory_of_tensors_is_reused_after_their_stream) {
     run("1", "", (const int[]){1, 2, 0}, use_again);
 }
 
-Test(tensor_stream, no_memory_of_the_gpu_is_lost) {
+Test(tensor_stream, no_gpu_memory_leaks) {
     if (cuda_real_gpus() > 0) cr_skip("only a stand-in counts");
     run("2", "reduce_scatter", (const int[]){1, 2, 3, 0}, lose_nothing);
 }

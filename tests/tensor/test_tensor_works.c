@@ -1,6 +1,6 @@
 /*
- * Redistributions behind the call (options.work): that they give what blocking ones give, in the order of the calls, whatever else
- * goes on between the same ranks.
+ * Asynchronous redistributions (options.work): they have the results of blocking ones, in the order of the calls,
+ * whatever else happens between the same ranks.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -18,9 +18,9 @@ static void pause_ms(long ms) {
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------- couples of tensors */
+/* ------------------------------------------------------------------------------------------------- pairs of tensors */
 
-/* A tensor in two layouts; all that it is made of. */
+/* A tensor in two layouts, with all its objects. */
 typedef struct couple {
     tutti_sbp from[2], to[2];
     int64_t shape[2];
@@ -67,7 +67,7 @@ static size_t bytes_of(const tutti_local *local) {
     return local->count * sizeof(float);
 }
 
-/* Small fractions, of which sums depend on their order. `term`: of partial values, each rank's differ. */
+/* Small fractions, whose sums depend on their order. `term`: partial values differ on each rank. */
 static tutti_status fill(const tutti_tensor *tensor, int64_t columns, int version, int term) {
     tutti_local local;
     TUTTI_TRY(tutti_tensor_local(tensor, &local));
@@ -86,7 +86,7 @@ static tutti_status spoil(const tutti_tensor *tensor) {
     return TUTTI_OK;
 }
 
-/* What the target has, as the caller's memory. */
+/* The content of the target, in memory that the caller owns. */
 static tutti_status keep(const tutti_tensor *tensor, char **bytes_out) {
     tutti_local local;
     TUTTI_TRY(tutti_tensor_local(tensor, &local));
@@ -99,11 +99,11 @@ static tutti_status compare(const tutti_tensor *tensor, const char *bytes, const
     tutti_local local;
     TUTTI_TRY(tutti_tensor_local(tensor, &local));
     RANKS_CHECK(local.count == 0 || memcmp(local.data, bytes, bytes_of(&local)) == 0,
-                "%s: not what the blocking call gives", what);
+                "%s: differs from the blocking call's result", what);
     return TUTTI_OK;
 }
 
-/* By a blocking call; the target is spoiled then. */
+/* The expected result, by a blocking call; then overwrites the target. */
 static tutti_status expect(couple *c, int version, int term, char **bytes_out) {
     TUTTI_TRY(fill(c->src, c->shape[1], version, term));
     TUTTI_TRY(tutti_tensor_redistribute(c->src, c->dst, NULL));
@@ -113,7 +113,8 @@ static tutti_status expect(couple *c, int version, int term, char **bytes_out) {
 
 /* ------------------------------------------------------------------------------------------------------ each pair */
 
-/* Is a work taken? On all ranks where none has more than one step that talks; then its result is the blocking call's. */
+/* Checks whether a work is accepted: on all ranks if none has more than one communicating step; then its result is
+ * the blocking call's. */
 static tutti_status try_pair(tutti_comm *comm, couple *c, int term, const char *what, int taken[2]) {
     tutti_plan *plan;
     tutti_plan_details details;
@@ -170,7 +171,7 @@ static tutti_status try_all_pairs(ranks_context *context) {
         tutti_placement_destroy(placement);
     }
     RANKS_CHECK(n == 1 || taken[0] >= 10, "%d plans with a step that talks have taken works", taken[0]);
-    RANKS_CHECK(!square || taken[1] > 0, "no plan had several steps, and refused works");
+    RANKS_CHECK(!square || taken[1] > 0, "no plan had several steps and refused works");
     return TUTTI_OK;
 }
 
@@ -186,12 +187,12 @@ static void try_with(const int *sizes, const char *plan) {
     }
 }
 
-Test(tensor_works, give_what_blocking_calls_give) {
+Test(tensor_works, have_the_results_of_blocking_calls) {
     static const int worlds[] = {1, 2, 3, 4, 8, 0};
     try_with(worlds, "TUTTI_PLAN=");
 }
 
-Test(tensor_works, give_what_blocking_calls_give_by_every_way) {
+Test(tensor_works, have_the_results_of_blocking_calls_by_every_route) {
     static const int some[] = {2, 3, 4, 0};
     if (!ranks_have_processes()) cr_skip_test("a process has one TUTTI_PLAN");
     try_with(some, "TUTTI_PLAN=pieces,all_to_all");
@@ -199,7 +200,7 @@ Test(tensor_works, give_what_blocking_calls_give_by_every_way) {
     try_with(some, "TUTTI_PLAN=pieces,reads");
 }
 
-Test(tensor_works, give_what_blocking_calls_give_to_threads) {
+Test(tensor_works, have_the_results_of_blocking_calls_with_threads) {
     static const int some[] = {2, 3, 4, 0};
     for (const int *size = some; *size > 0; size++) {
         const char *failure =
@@ -208,7 +209,7 @@ Test(tensor_works, give_what_blocking_calls_give_to_threads) {
     }
 }
 
-/* Ranks that are in one placement only, in both, and in none, which do not call. */
+/* Ranks that are in one placement only, in both, and in neither, which do not call. */
 static tutti_status cross(ranks_context *context) {
     static const char *const ways[][2] = {{"S0", "S1"}, {"S1", "S0"}, {"S0", "B"}, {"B", "S1"}, {"P(sum)", "S0"}};
     tutti_placement *left, *right;
@@ -231,7 +232,7 @@ static tutti_status cross(ranks_context *context) {
     return tutti_barrier(context->comm, NULL);
 }
 
-Test(tensor_works, ranks_have_parts_of_their_own) {
+Test(tensor_works, ranks_may_be_in_one_placement_or_none) {
     static const int some[] = {3, 4, 0};
     const char *failure = ranks_run_worlds(some, NULL, cross);
     cr_assert(failure == NULL, "%s", failure);
@@ -241,13 +242,13 @@ Test(tensor_works, ranks_have_parts_of_their_own) {
 
 enum { COUPLES = 12, PLANS = 4, CALLS = 400 };
 
-/* Couples of a few plans: the same plan is in flight several times. */
+/* Pairs of a few plans: the same plan is in flight several times. */
 typedef struct stage {
     tutti_placement *line;
     tutti_comm *comm;
     couple couples[COUPLES];
     char *expected[COUPLES];
-    tutti_plan *plans[COUPLES]; /* one for each of the first PLANS couples, and for those like them */
+    tutti_plan *plans[COUPLES]; /* one for each of the first PLANS pairs, also used by similar pairs */
     tutti_work *works[COUPLES];
     int32_t sum, sum_expected;
     tutti_work *sum_work;
@@ -295,7 +296,7 @@ static tutti_status finish_sum(stage *s) {
     return TUTTI_OK;
 }
 
-/* The same calls on all ranks; which works are waited for in between, and when, is each rank's affair. */
+/* The same calls on all ranks; each rank decides on its own which works it waits for, and when. */
 static tutti_status act(ranks_context *context, stage *s, uint64_t dice, unsigned *own) {
     int i = (int)((dice >> 8) % COUPLES), n = context->nranks;
     bool by_plan = (dice >> 32 & 1) != 0;
@@ -307,7 +308,7 @@ static tutti_status act(ranks_context *context, stage *s, uint64_t dice, unsigne
         TUTTI_TRY(redo(s, i, by_plan, NULL));
         TUTTI_TRY(compare(s->couples[i].dst, s->expected[i], "a blocking call between works"));
         return spoil(s->couples[i].dst);
-    case 1: /* the caller's own, on the communicator of the plans */
+    case 1: /* the caller's own call, on the communicator of the plans */
         TUTTI_TRY(finish_sum(s));
         s->sum = context->rank + (int32_t)(dice >> 40);
         s->sum_expected = n * (int32_t)(dice >> 40) + n * (n - 1) / 2;
@@ -319,7 +320,7 @@ static tutti_status act(ranks_context *context, stage *s, uint64_t dice, unsigne
         RANKS_CHECK(one == n, "a blocking sum of the caller's is %d", one);
         return TUTTI_OK;
     }
-    case 3: /* a plan is made and gone: its ranks talk about it, and measure */
+    case 3: /* a plan is made and destroyed: its ranks communicate, and measure */
         if (dice >> 33 & 7) return TUTTI_OK;
         couple c;
         char *unseen;
@@ -355,13 +356,13 @@ static tutti_status mix(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_works, go_in_the_order_of_calls_among_others) {
+Test(tensor_works, run_in_the_order_of_calls_among_others) {
     static const int worlds[] = {2, 3, 4, 0};
     const char *failure = ranks_run_worlds(worlds, NULL, mix);
     cr_assert(failure == NULL, "%s", failure);
 }
 
-Test(tensor_works, messages_go_in_the_order_of_calls_among_others) {
+Test(tensor_works, messages_are_sent_in_the_order_of_calls_among_others) {
     static const char *const environment[] = {"TUTTI_PLAN=messages", NULL};
     if (!ranks_have_processes()) cr_skip_test("a process has one TUTTI_PLAN");
     for (int n = 2; n <= 4; n++) {
@@ -370,7 +371,7 @@ Test(tensor_works, messages_go_in_the_order_of_calls_among_others) {
     }
 }
 
-/* Rank 0 goes on while the others, whose parts it needs, have not called; they wait for its word. */
+/* Rank 0 continues while the others, whose parts it needs, have not called; they wait for its message. */
 static tutti_status go_on(ranks_context *context) {
     static const char *const ways[][2] = {{"S0", "S1"}, {"S1", "B"}, {"S1", "S0"}, {"S0", "P(sum)"}};
     tutti_placement *line;
@@ -396,7 +397,7 @@ static tutti_status go_on(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_works, the_caller_goes_on_before_others_have_called) {
+Test(tensor_works, the_caller_continues_before_others_have_called) {
     static const int worlds[] = {2, 3, 4, 0};
     const char *failure = ranks_run_worlds(worlds, NULL, go_on);
     cr_assert(failure == NULL, "%s", failure);

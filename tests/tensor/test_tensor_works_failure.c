@@ -1,6 +1,6 @@
 /*
- * Redistributions behind the call (options.work) when a rank is lost, when they are aborted, and when what they use is destroyed: all
- * works end, the rank is named, and no call hangs.
+ * Asynchronous redistributions (options.work) when a rank is lost, when they are aborted, and when the objects that
+ * they use are destroyed: all works end, the rank is named, and no call hangs.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ TestSuite(tensor_works_failure, .timeout = 200);
 enum { VICTIM = 1, RANKS = 3, ROWS = 61, COLUMNS = 90, WORKS = 4, TIMEOUT_MS = 600 };
 
 typedef struct way {
-    const char *name, *plan; /* the step, and what TUTTI_PLAN says */
+    const char *name, *plan; /* the step, and TUTTI_PLAN */
     const char *src, *dst;   /* sbp */
 } way;
 
@@ -45,7 +45,7 @@ static struct scene {
     fate fate;
     atomic_llong since_ns; /* when the victim was lost */
     atomic_int given_up;   /* ranks that have their errors */
-} * scene;                 /* shared memory */
+} * scene;                  /* shared memory */
 
 static void pause_ms(long ms) {
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
@@ -125,7 +125,7 @@ static tutti_status be_lost(const ranks_context *context, kit *k) {
     else if (scene->fate == STOPS) ranks_strike(context, SIGSTOP);
     wait_for(&scene->given_up, RANKS - 1);
     tutti_status status = TUTTI_OK;
-    for (int i = 0; i < 50 && status == TUTTI_OK; i++) { /* what the others have sent may be there */
+    for (int i = 0; i < 50 && status == TUTTI_OK; i++) { /* messages of the others may have arrived */
         tutti_work *work;
         status = run_plan(k, &work);
         if (status != TUTTI_OK) break;
@@ -137,7 +137,7 @@ static tutti_status be_lost(const ranks_context *context, kit *k) {
     return TUTTI_OK;
 }
 
-/* Works that were done before the loss may have gone well. */
+/* Works that were done before the loss may have succeeded. */
 static tutti_status check_works(const ranks_context *context, kit *k) {
     bool dies = scene->fate == DIES || scene->fate == DIES_AT_WORK;
     int failed = 0;
@@ -148,20 +148,21 @@ static tutti_status check_works(const ranks_context *context, kit *k) {
         RANKS_CHECK(status == (dies ? TUTTI_ERR_PEER_DIED : TUTTI_ERR_TIMEOUT), "%s: work %d of rank %d: '%s' (%s)",
                     scene->way->name, i, context->rank, tutti_status_name(status), text);
         RANKS_CHECK(strstr(text, "rank 1") != NULL, "%s: rank 1 is not named: %s", scene->way->name, text);
-        /* The next ones find the communicator broken; an all_reduce is handed the work, and knows of no tensor. */
+        /* The next ones report a broken communicator; an all_reduce gets the work directly, and its error names no
+         * tensor. */
         bool first = failed == 0 && scene->way != &ways[0];
         RANKS_CHECK(!first || dies || strstr(text, "'weight'") != NULL, "%s: the tensor is not named: %s",
                     scene->way->name, text);
         failed++;
     }
     double after_s = (double)(tutti_now_ns() - atomic_load(&scene->since_ns)) / 1e9;
-    RANKS_CHECK(failed > 0 || scene->fate == DIES_AT_WORK, "%s: all works have gone well", scene->way->name);
+    RANKS_CHECK(failed > 0 || scene->fate == DIES_AT_WORK, "%s: all works have succeeded", scene->way->name);
     RANKS_CHECK(after_s < (dies ? 3.0 : 5.0), "%s: errors after %.2f s", scene->way->name, after_s);
     for (int i = 0; i < WORKS; i++) tutti_work_free(k->works[i]);
     return TUTTI_OK;
 }
 
-/* From then on calls answer at once, with works or without. */
+/* From then on calls fail at once, with works or without. */
 static tutti_status check_later(kit *k) {
     tutti_work *work;
     int64_t start_ns = tutti_now_ns();
@@ -170,7 +171,7 @@ static tutti_status check_later(kit *k) {
         other = tutti_work_wait(work, -1);
         tutti_work_free(work);
     }
-    if (scene->fate == DIES_AT_WORK) return TUTTI_OK; /* it may have come so far that nothing failed before */
+    if (scene->fate == DIES_AT_WORK) return TUTTI_OK; /* it may have progressed so far that nothing failed before */
     RANKS_CHECK(status != TUTTI_OK && other != TUTTI_OK, "%s: later calls: '%s' and '%s'", scene->way->name,
                 tutti_status_name(status), tutti_status_name(other));
     RANKS_CHECK(tutti_now_ns() - start_ns < 300 * 1000000LL, "%s: later calls wait", scene->way->name);
@@ -225,7 +226,7 @@ Test(tensor_works_failure, a_rank_that_dies_is_named_by_works_in_each_kind_of_st
     lose_in_each(DIES);
 }
 
-Test(tensor_works_failure, a_rank_that_dies_at_work_ends_the_works_of_the_others) {
+Test(tensor_works_failure, a_rank_that_dies_during_works_ends_the_works_of_the_others) {
     lose_in_each(DIES_AT_WORK);
 }
 
@@ -237,7 +238,8 @@ Test(tensor_works_failure, a_rank_that_does_not_call_is_named_by_works_in_each_k
     lose_in_each(STAYS_AWAY);
 }
 
-/* ---------------------------------------------------------------------------------------------------- aborted, destroyed */
+/* ---------------------------------------------------------------------------------------------------- aborted,
+ * destroyed */
 
 static const int worlds[] = {2, 3, 0};
 
@@ -271,7 +273,7 @@ Test(tensor_works_failure, aborted_works_end) {
     run(abort_works);
 }
 
-/* Rank 0 destroys the plan at once; the others come later. */
+/* Rank 0 destroys the plan at once; the others call later. */
 static tutti_status destroy_plan(ranks_context *context) {
     kit k;
     TUTTI_TRY(make_kit(context, "S0", "S1", &k));
@@ -300,7 +302,7 @@ Test(tensor_works_failure, a_plan_is_destroyed_when_its_works_have_ended) {
     run(destroy_plan);
 }
 
-/* A process is forked while a work is under way: the child can use nothing, but destroy all. */
+/* A process is forked while a work is in progress: in the child, all calls fail, but all objects can be destroyed. */
 static tutti_status fork_at_work(ranks_context *context) {
     kit k;
     int state = 0;
@@ -327,7 +329,7 @@ static tutti_status fork_at_work(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(tensor_works_failure, a_forked_child_gets_errors_and_can_destroy_all) {
+Test(tensor_works_failure, a_forked_child_gets_errors_and_can_destroy_all_objects) {
     if (!ranks_have_processes()) cr_skip_test("ranks are threads here");
     const char *failure = ranks_run(&(ranks_options){.nranks = 2, .timeout_s = 30}, fork_at_work);
     cr_assert(failure == NULL, "%s", failure);

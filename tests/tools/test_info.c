@@ -1,6 +1,6 @@
 /*
- * What tutti-info and the log tell of the ways on which bytes go: a row for each transport, with its state and the reason,
- * and what TUTTI_TRANSPORT makes of it. Which of them this machine has does not matter: tcp and shm are everywhere.
+ * How tutti-info and the log describe the transports: a row for each, with its state and the reason, and the effect
+ * of TUTTI_TRANSPORT. The tests do not depend on which transports this machine has: tcp and shm are everywhere.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ INFO_TEST(each_transport_has_a_row_with_its_state) {
     }
 }
 
-INFO_TEST(several_sockets_per_peer_are_told) {
+INFO_TEST(several_sockets_per_peer_are_listed) {
     info("");
     HAS("TUTTI_TCP_SOCKETS");
     HAS_NOT("sockets per peer");
@@ -45,7 +45,7 @@ INFO_TEST(several_sockets_per_peer_are_told) {
     HAS("! TUTTI_TCP_SOCKETS=0: must be a whole number from 1 to 16");
 }
 
-INFO_TEST(what_the_setting_leaves_out_is_not_used) {
+INFO_TEST(transports_excluded_by_the_setting_are_not_used) {
     info("TUTTI_TRANSPORT=shm,tcp");
     HAS("\n* shm        yes: ");
     HAS("\n* tcp        yes: ");
@@ -63,13 +63,13 @@ INFO_TEST(what_the_setting_leaves_out_is_not_used) {
     HAS("! TUTTI_TRANSPORT names \"pigeon\"");
 }
 
-INFO_TEST(without_shared_memory_the_row_says_why) {
+INFO_TEST(without_shared_memory_the_row_has_the_reason) {
     if (shell_run("(ulimit -v 200000; " TUTTI_INFO ")") != 0) cr_skip_test("it does not start in so little memory");
     HAS("\n  shm        no: cannot map a shared heap");
 }
 
-/* Ranks of one host need no other transport; two hosts do (here two by TUTTI_HOST_ID), and the error says so. */
-INFO_TEST(shm_alone_serves_one_host_and_no_more) {
+/* Ranks of one host need no other transport; two hosts (here two by TUTTI_HOST_ID) do, and the error reports it. */
+INFO_TEST(shm_alone_works_only_within_one_host) {
     const char *run = "$TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c";
     cr_assert_eq(shell_run("TUTTI_TRANSPORT=shm %s 'exec $TUTTI_BUILD/tests/world_probe reduce'", run), 0, "%s",
                  shell_output);
@@ -81,7 +81,7 @@ INFO_TEST(shm_alone_serves_one_host_and_no_more) {
     HAS("TUTTI_TRANSPORT names shared memory only");
 }
 
-INFO_TEST(gpus_are_listed_or_the_reason_is_told) {
+INFO_TEST(gpus_are_listed_or_the_reason_is_printed) {
     cr_assert_eq(
         shell_run(TUTTI_INFO " >rows; grep -Eq '^  CUDA +(yes: CUDA [0-9.]+, driver for [0-9.]+, [1-9]|no: .)' rows"),
         0);
@@ -94,7 +94,7 @@ INFO_TEST(gpus_are_listed_or_the_reason_is_told) {
     HAS("no: cannot load /no/such/file.so");
 }
 
-INFO_TEST(the_log_tells_which_way_leads_to_another_host) {
+INFO_TEST(the_log_has_the_transport_to_another_host) {
     cr_assert_eq(shell_run("TUTTI_TRANSPORT=tcp TUTTI_LOG=debug $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 "
                            "timeout 30 sh -c 'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce'"),
                  0, "%s", shell_output);
@@ -105,7 +105,7 @@ INFO_TEST(the_log_tells_which_way_leads_to_another_host) {
     HAS(": tcp, ");
 }
 
-INFO_TEST(the_log_tells_where_the_time_of_a_start_went) {
+INFO_TEST(the_log_has_the_times_of_the_phases_of_a_start) {
     static const char *const phases[] = {"; store ",   "; memory ",    "; peer table ",
                                          "; contact ", "; addresses ", "; meeting "};
     cr_assert_eq(shell_run("TUTTI_LOG=info $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c "
@@ -142,7 +142,7 @@ INFO_TEST(the_choices_between_hosts_are_explained) {
     HAS("\nBetween 8 hosts, floats, where a message takes 25 us and a link carries 1.2 GB/s");
 }
 
-INFO_TEST(what_is_no_number_of_hosts_is_said) {
+INFO_TEST(an_invalid_number_of_hosts_is_an_error) {
     static const char *const wrong[] = {"1", "x", "8x", "-4", "99999999"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         cr_assert_eq(shell_run(TUTTI_INFO " --algorithms %s", wrong[i]), 2, "%s: %s", wrong[i], shell_output);

@@ -1,6 +1,6 @@
 /*
- * tuttirun as its users see it: the real program, started by a shell, with small shell programs as ranks. What they
- * are given, what is made of their output, and what users get wrong.
+ * tuttirun as a program, started by a shell, with small shell programs as ranks: the variables of ranks, the handling
+ * of their output, and users' mistakes.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -168,7 +168,7 @@ LAUNCH_TEST(a_file_that_is_not_executable_runs_with_python) {
     cr_assert_str_eq(shell_output, "in python ['3']\n");
 }
 
-/* As `python -m torch_tutti.launch`, which has tuttirun beside it where pip has installed it. */
+/* As `python -m torch_tutti.launch`, which finds tuttirun beside it if pip has installed it. */
 LAUNCH_TEST(the_python_package_has_the_launcher) {
     if (getenv("TUTTI_SOURCE") == NULL) cr_skip_test("TUTTI_SOURCE is not set");
     const char *name = "python=$(python3 -c 'import sys; print(sys.executable)'); "
@@ -188,14 +188,14 @@ LAUNCH_TEST(the_python_package_has_the_launcher) {
     HAS("install");
 }
 
-LAUNCH_TEST(what_python_prints_is_seen_at_once) {
+LAUNCH_TEST(output_of_python_is_not_buffered) {
     cr_assert_eq(shell_run("printf 'import time\\nprint(\"early\")\\ntime.sleep(60)\\n' >slow.py\n"
                            "timeout -s INT 5 ${T#*60 } --standalone --nproc-per-node 2 slow.py"),
                  124, "%s", shell_output);
     HAS("early\n");
 }
 
-LAUNCH_TEST(what_cannot_run_is_one_line) {
+LAUNCH_TEST(a_program_that_cannot_run_is_a_one_line_error) {
     cr_assert_eq(shell_run("$T --standalone --nproc-per-node 4 no-such-program"), 2);
     cr_assert_str_eq(shell_output, "tuttirun: no such program: no-such-program\n");
     cr_assert_eq(shell_run("$T --standalone ./missing.py"), 2);
@@ -238,10 +238,10 @@ LAUNCH_TEST(long_lines_are_broken_and_nothing_is_lost) {
     size_t xs = 0;
     for (const char *c = shell_output; *c != '\0'; c++) xs += *c == 'x';
     cr_assert_eq(xs, 50000);
-    cr_assert_eq(strncmp(shell_output, "xxx", 3), 0); /* one rank alone needs no name */
+    cr_assert_eq(strncmp(shell_output, "xxx", 3), 0); /* a single rank needs no prefix */
 }
 
-LAUNCH_TEST(ranks_notice_that_nobody_reads_any_longer) {
+LAUNCH_TEST(ranks_get_an_error_when_the_reader_has_closed_the_pipe) {
     cr_assert_eq(
         shell_run(
             "$T --standalone --nproc-per-node 2 --local-ranks-filter 1 sh -c 'if [ $RANK = 1 ]; then exec yes; fi' "
@@ -295,7 +295,7 @@ LAUNCH_TEST(files_are_where_oneflow_puts_them) {
     cr_assert_str_eq(shell_output, "alone\nalone\n");
 }
 
-/* As scripts of MindSpore's documents do: "per rank i: mkdir device$i, cd there, env > env$i.log, output to log$i". */
+/* Like scripts in MindSpore's documents: "per rank i: mkdir device$i, cd there, env > env$i.log, output to log$i". */
 LAUNCH_TEST(ranks_run_in_folders_of_their_own_as_mindspores_scripts_make_them) {
     cr_assert_eq(
         shell_run("mkdir sub && printf '#!/bin/sh\\necho out $RANK_ID of $RANK_SIZE on $DEVICE_ID\\necho err >&2\\n"
@@ -361,7 +361,7 @@ LAUNCH_TEST(wrong_values_are_one_line) {
     }
 }
 
-LAUNCH_TEST(a_port_in_use_is_named_with_who_has_it_and_what_to_do) {
+LAUNCH_TEST(a_port_in_use_is_named_with_its_owner_and_advice) {
     int port, fd = wire_listen(&port);
     char text[128];
     cr_assert_eq(shell_run("$T --nproc-per-node 2 --master_port %d true", port), 1);
@@ -372,7 +372,7 @@ LAUNCH_TEST(a_port_in_use_is_named_with_who_has_it_and_what_to_do) {
     close(fd);
 }
 
-LAUNCH_TEST(help_and_version_are_there) {
+LAUNCH_TEST(help_and_version_are_printed) {
     cr_assert_eq(shell_run("$T --help"), 0);
     HAS("usage: tuttirun");
     HAS("--nproc-per-node");

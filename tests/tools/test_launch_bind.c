@@ -1,5 +1,5 @@
 /*
- * Which cores ranks get from tuttirun, asked of the ranks themselves; and hwloc's module where it is missing.
+ * Which cores ranks get from tuttirun, as the ranks report them; and the case of a missing hwloc module.
  */
 #include <criterion/criterion.h>
 #include <sched.h>
@@ -34,7 +34,7 @@ static const char *cores(int first, int count) {
     return text;
 }
 
-/* Each rank says "rank <n>: <list>". */
+/* Each rank prints "rank <n>: <list>". */
 static void run_ranks(const char *before, const char *options, int nranks) {
     cr_assert_eq(shell_run("%s $T --standalone --nproc-per-node %d %s sh -c 'echo \"rank $RANK: $(grep "
                            "Cpus_allowed_list /proc/self/status | cut -f 2),\"'",
@@ -92,7 +92,7 @@ BIND_TEST(only_cores_that_tuttirun_may_use_are_given) {
     expect_rank(1, last);
 }
 
-BIND_TEST(the_log_says_who_runs_where) {
+BIND_TEST(the_log_has_the_cores_of_each_rank) {
     run_ranks("TUTTI_LOG=info", "--bind core", here.ncores);
     for (int rank = 0; rank < here.ncores; rank++) {
         char line[4200];
@@ -103,7 +103,7 @@ BIND_TEST(the_log_says_who_runs_where) {
     HAS_NOT("runs on CPUs");
 }
 
-/* hwloc may be told what this machine looks like. */
+/* hwloc can be given another topology than this machine's. */
 BIND_TEST(ranks_follow_the_topology) {
     if (here.no_hwloc[0] != '\0') cr_skip_test("no hwloc in this build");
     if (here.ncpus < 2 || here.cpus[0].cpu != 0 || here.cpus[1].cpu != 1) cr_skip_test("needs CPUs 0 and 1");
@@ -119,7 +119,7 @@ BIND_TEST(ranks_follow_the_topology) {
     expect_rank(1, "0-1");
 }
 
-BIND_TEST(another_machines_topology_binds_nobody) {
+BIND_TEST(another_machines_topology_binds_no_ranks) {
     if (here.no_hwloc[0] != '\0') cr_skip_test("no hwloc in this build");
     static const char other[] = "HWLOC_SYNTHETIC='pack:2 core:8 pu:1'";
     run_ranks(other, "", 2);
@@ -145,7 +145,7 @@ BIND_TEST(wrong_values_are_one_line_with_the_choices) {
 
 /* -------------------------------------------------------------------------------------------- the module */
 
-BIND_TEST(info_tells_the_topology_or_what_is_missing) {
+BIND_TEST(info_prints_the_topology_or_what_is_missing) {
     char counts[64];
     snprintf(counts, sizeof counts, "%d core%s, %d thread", here.ncores, here.ncores == 1 ? "" : "s", here.ncpus);
     cr_assert_eq(shell_run("$TUTTI_BUILD/bin/tutti-info"), 0);
@@ -154,7 +154,7 @@ BIND_TEST(info_tells_the_topology_or_what_is_missing) {
 }
 
 /* A copy of the programs alone has no module beside it. */
-BIND_TEST(without_the_module_sys_serves_and_the_reason_is_told) {
+BIND_TEST(without_the_module_sysfs_is_used_and_the_reason_printed) {
     if (here.no_hwloc[0] != '\0') cr_skip_test("no hwloc in this build");
     char counts[64];
     cr_assert_eq(
@@ -173,7 +173,7 @@ BIND_TEST(without_the_module_sys_serves_and_the_reason_is_told) {
     HAS("yes: hwloc");
 }
 
-/* Found by name through PATH, a program still finds its library's folder. */
+/* A program that is found by name through PATH still finds its library's folder. */
 BIND_TEST(the_module_is_found_wherever_the_program_is_called_from) {
     if (here.no_hwloc[0] != '\0') cr_skip_test("no hwloc in this build");
     cr_assert_eq(shell_run("PATH=$TUTTI_BUILD/bin:$PATH tutti-info"), 0);

@@ -1,5 +1,5 @@
 /*
- * tuttirun when ranks fail, stop or leave something behind, and when it is itself asked, or forced, to end.
+ * tuttirun when ranks fail, stop or leave processes behind, and when tuttirun itself gets a signal or is killed.
  */
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ LAUNCH_TEST(the_first_failure_is_named_and_its_exit_code_returned) {
              "tuttirun: rank 1 (local rank 1, host %s, pid %d) ended with exit code 7; the other 2 get 2 s", host,
              atoi(pid + 5));
     HAS(text);
-    HAS("rank 0 gives up\n"); /* in their own words */
+    HAS("rank 0 gives up\n"); /* the ranks' own messages */
     HAS("rank 2 gives up\n");
     HAS("tuttirun: after rank 1: rank 0 ended with exit code 1, rank 2 ended with exit code 1\n");
 }
@@ -44,7 +44,7 @@ LAUNCH_TEST(a_death_by_signal_is_named_and_counts_128_more) {
     HAS("was killed by SIGSEGV (signal 11)\n");
 }
 
-LAUNCH_TEST(who_does_not_end_is_asked_and_then_killed) {
+LAUNCH_TEST(a_rank_that_does_not_end_gets_sigterm_and_then_sigkill) {
     int64_t begin_ns = tutti_now_ns();
     cr_assert_eq(
         shell_run("$T --standalone --nproc-per-node 3 sh -c 'if [ $RANK = 0 ]; then exit 3; fi; if [ $RANK = 1 ]; then "
@@ -59,7 +59,7 @@ LAUNCH_TEST(who_does_not_end_is_asked_and_then_killed) {
     HAS("tuttirun: after rank 0: rank 2 was killed by SIGKILL");
 }
 
-LAUNCH_TEST(a_stopped_rank_is_named_and_does_not_stay) {
+LAUNCH_TEST(a_stopped_rank_is_named_and_ended) {
     cr_assert_eq(
         shell_run(
             "$T --standalone --nproc-per-node 2 sh -c 'if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 1; exit 4'"),
@@ -69,7 +69,7 @@ LAUNCH_TEST(a_stopped_rank_is_named_and_does_not_stay) {
     HAS(", stopped by SIGSTOP ");
 }
 
-/* The processes listed in `pids` are gone. A zombie that no parent reaps does not count as a process left behind. */
+/* Checks that the processes listed in `pids` have ended. A zombie that no parent reaps counts as ended. */
 static void expect_gone(int count) {
     cr_assert_eq(
         shell_run("sleep 0.5; [ $(wc -w <pids) = %d ] || echo wrong; for p in $(cat pids); do s=$(sed 's,.*) ,,' "
@@ -80,7 +80,7 @@ static void expect_gone(int count) {
     cr_assert_str_eq(shell_output, "");
 }
 
-LAUNCH_TEST(what_a_rank_leaves_behind_ends_with_it) {
+LAUNCH_TEST(processes_that_a_rank_leaves_behind_are_ended) {
     cr_assert_eq(shell_run("$T --standalone --nproc-per-node 2 sh -c 'sleep 1234 & echo $! >>pids; exit $RANK'"), 1);
     expect_gone(2);
 }
@@ -100,8 +100,8 @@ LAUNCH_TEST(a_failed_job_starts_again_as_often_as_it_may) {
 
 /* ---------------------------------------------------------------------------------------------- signals */
 
-/* Starts tuttirun in the background with the ranks' program, sends it a signal when all have said "ready". A
- * background job of a shell ignores SIGINT and SIGQUIT, which env takes back. */
+/* Starts tuttirun in the background with the ranks' program, and sends it a signal when all ranks have printed
+ * "ready". A background job of a shell ignores SIGINT and SIGQUIT; env restores their defaults. */
 static int run_and_signal(const char *signal_name, const char *program) {
     return shell_run(
         "rm -f log; cat >program.sh <<'EOF'\n%s\nEOF\n"
@@ -111,7 +111,7 @@ static int run_and_signal(const char *signal_name, const char *program) {
         program, signal_name);
 }
 
-LAUNCH_TEST(signals_are_passed_on_and_the_exit_code_tells) {
+LAUNCH_TEST(signals_are_forwarded_and_set_the_exit_code) {
     static const struct {
         const char *name;
         int number;
@@ -130,12 +130,12 @@ LAUNCH_TEST(signals_are_passed_on_and_the_exit_code_tells) {
     }
 }
 
-LAUNCH_TEST(ranks_that_end_well_on_a_signal_are_no_failure) {
+LAUNCH_TEST(ranks_that_exit_with_0_on_a_signal_are_not_a_failure) {
     cr_assert_eq(run_and_signal("TERM", "trap 'exit 0' TERM; echo ready; while true; do sleep 0.1; done"), 0, "%s",
                  shell_output);
 }
 
-LAUNCH_TEST(user_signals_are_passed_on_and_end_nothing) {
+LAUNCH_TEST(user_signals_are_forwarded_and_end_nothing) {
     cr_assert_eq(
         run_and_signal("USR1", "trap 'echo rank $RANK noted; exit 0' USR1; echo ready; while true; do sleep 0.1; done"),
         0, "%s", shell_output);

@@ -13,8 +13,8 @@
 TestSuite(launch_nodes, .timeout = 110);
 #define NODES_TEST(name) Test(launch_nodes, name, .init = shell_enter_folder, .fini = shell_leave_folder)
 
-/* Runs `program` (for sh) with two ranks on each of nnodes nodes, later nodes first; the output of node k is in the file
- * node<k>, its exit code behind it. Gives nothing: tests look at the files. */
+/* Runs `program` (for sh) with two ranks on each of nnodes nodes, later nodes first; the output of node k is in the
+ * file node<k>, followed by its exit code. Returns nothing: tests read the files. */
 static void run_nodes(int nnodes, const char *options, const char *program) {
     int port = wire_free_port();
     cr_assert_gt(port, 0);
@@ -113,7 +113,7 @@ NODES_TEST(restarts_end_on_all_nodes_at_once) {
     }
 }
 
-NODES_TEST(a_signal_for_one_tuttirun_ends_all_and_nobody_starts_again) {
+NODES_TEST(a_signal_for_one_tuttirun_ends_all_without_a_restart) {
     run_nodes(2, "--max-restarts 3",
               "[ $RANK != 2 ] || { sleep 0.5; kill -TERM $PPID; }\n"
               "trap 'exit 0' TERM; i=0; while [ $i -lt 300 ]; do sleep 0.1; i=$((i+1)); done\n");
@@ -126,7 +126,7 @@ NODES_TEST(a_signal_for_one_tuttirun_ends_all_and_nobody_starts_again) {
     HAS("exit 143\n");
 }
 
-NODES_TEST(a_node_that_vanishes_is_missed) {
+NODES_TEST(the_loss_of_a_node_is_detected) {
     run_nodes(2, "",
               "[ $RANK != 2 ] || { sleep 0.5; kill -KILL $PPID; }\n"
               "i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done\n");
@@ -148,7 +148,7 @@ NODES_TEST(a_lost_node_0_ends_the_others) {
     HAS("exit 1\n");
 }
 
-NODES_TEST(who_waits_for_node_0_can_be_asked_to_end) {
+NODES_TEST(a_node_that_waits_for_node_0_can_be_ended_by_a_signal) {
     cr_assert_eq(
         shell_run("timeout -s TERM 1 $TUTTI_BUILD/bin/tuttirun --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 "
                   "--master-port 1 sh -c 'echo started'"),
@@ -179,7 +179,7 @@ NODES_TEST(a_list_of_nodes_is_enough) {
 }
 
 /* OneFlow's gpu_device_num, ctrl_port and machine, called in the program. */
-NODES_TEST(a_program_says_itself_on_which_nodes_it_runs) {
+NODES_TEST(a_program_can_set_its_nodes_itself) {
     int port = wire_free_port();
     cr_assert_gt(port, 0);
     cr_assert_eq(shell_run("$TUTTI_BUILD/tests/world_probe configure 3 0 - reduce"), 0, "%s", shell_output);
@@ -231,7 +231,7 @@ NODES_TEST(a_list_of_nodes_has_oneflows_form_or_is_in_a_file) {
             "%s: %s", good[i], shell_output);
         HAS("1/2\n");
     }
-    /* Two nodes: the second one finds itself, and then looks for the first. */
+    /* Two nodes: the second one finds itself in the list, and then looks for the first. */
     cr_assert_eq(shell_run("printf '127.0.0.3\\n127.0.0.9,\\n' >two; TUTTI_CONNECT_TIMEOUT_MS=300 $T --nodes @two "
                            "--node-rank 2 true"),
                  2);
@@ -250,7 +250,7 @@ NODES_TEST(a_list_of_nodes_has_oneflows_form_or_is_in_a_file) {
     }
 }
 
-NODES_TEST(what_is_wrong_with_a_list_of_nodes_is_said) {
+NODES_TEST(errors_of_a_list_of_nodes_are_named) {
     static const char *const wrong[][2] = {
         {"--nodes 203.0.113.7,203.0.113.8", "none of them is this host, which has the addresses lo 127.0.0.1"},
         {"--nodes 127.0.0.1,::1", "nodes 0 and 1 are both this host; give --node-rank"},

@@ -1,6 +1,6 @@
 /*
- * A start in which something is missing, or dies, phase by phase: what is said of it, and in how much time all has ended. Nodes
- * are tuttiruns on this machine; hosts that vanish and links that are cut are test_launch_phases_hosts.c's.
+ * Starts with a missing or dying process, phase by phase: the messages, and the time until every process has ended.
+ * Nodes are tuttiruns on this machine; test_launch_phases_hosts.c tests hosts that vanish and links that are cut.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void enter(void) {
 
 /* ------------------------------------------------------------------------------------------------- joining */
 
-PHASES_TEST(a_node_0_that_is_not_there_is_waited_for_aloud_and_not_for_long) {
+PHASES_TEST(the_wait_for_a_missing_node_0_is_logged_and_limited) {
     phases_run("node 1 --nodes 127.0.0.1,127.0.0.2 --node-rank 1 --ctrl_port $PORT sleep 30");
     phases_expect(1, 1, 2400, 4500);
     HAS("tuttirun: waits for node 0's tuttirun at 127.0.0.1:");
@@ -34,7 +34,7 @@ PHASES_TEST(a_node_0_that_is_not_there_is_waited_for_aloud_and_not_for_long) {
     cr_assert_eq(shell_count("\n"), 3, "%s", shell_output);
 }
 
-PHASES_TEST(a_stranger_at_the_port_is_no_node_0) {
+PHASES_TEST(a_stranger_at_the_port_is_not_node_0) {
     int port, fd = wire_listen(&port);
     cr_assert(fd >= 0);
     phases_run("node 1 --nnodes 2 --node-rank 1 --master-port %d sleep 30", port);
@@ -44,14 +44,14 @@ PHASES_TEST(a_stranger_at_the_port_is_no_node_0) {
     HAS("last: no answer): ");
 }
 
-PHASES_TEST(a_node_that_waits_for_node_0_ends_at_once_when_asked) {
+PHASES_TEST(a_node_that_waits_for_node_0_ends_at_once_on_a_signal) {
     phases_run("node 1 --nnodes 2 --node-rank 1 --master-port $PORT sleep 30 & kill -TERM $(sleep 0.5; pid 1); wait");
     phases_expect(1, 143, 400, 1500);
 }
 
 /* ----------------------------------------------------------------------------------------------- gathering */
 
-PHASES_TEST(nodes_that_do_not_come_are_named_on_all) {
+PHASES_TEST(missing_nodes_are_named_on_all_nodes) {
     phases_run("O='--nodes 127.0.0.1,127.0.0.2,127.0.0.3 --ctrl_port '$PORT\n"
                "node 0 $O --node-rank 0 touch started & node 1 $O --node-rank 1 touch started & wait");
     for (int node = 0; node < 2; node++) {
@@ -64,7 +64,7 @@ PHASES_TEST(nodes_that_do_not_come_are_named_on_all) {
     cr_assert_neq(access("started", F_OK), 0, "ranks were started");
 }
 
-PHASES_TEST(two_nodes_of_one_number_are_one_error_on_all) {
+PHASES_TEST(two_nodes_with_one_number_are_an_error_on_all) {
     phases_run("O=\"--nnodes 3 --master-port $PORT\"\n"
                "node 0 $O touch started & node 1 $O --node-rank 1 touch started & sleep 0.3\n"
                "node 2 $O --node-rank 1 touch started; wait");
@@ -76,7 +76,7 @@ PHASES_TEST(two_nodes_of_one_number_are_one_error_on_all) {
     cr_assert_neq(access("started", F_OK), 0, "ranks were started");
 }
 
-PHASES_TEST(nodes_that_were_started_differently_are_one_error_on_all) {
+PHASES_TEST(nodes_with_different_options_are_an_error_on_all) {
     static const char *const different[][2] = {{"--nnodes 3", "--nnodes 3, node 0 (host "},
                                                {"--nproc-per-node 2", "--nproc-per-node 2, node 0 (host "},
                                                {"--max-restarts 1", "--max-restarts 1, node 0 (host "}};
@@ -94,7 +94,7 @@ PHASES_TEST(nodes_that_were_started_differently_are_one_error_on_all) {
     cr_assert_neq(access("started", F_OK), 0, "ranks were started");
 }
 
-PHASES_TEST(a_node_that_is_asked_to_end_while_others_are_missing_ends_all) {
+PHASES_TEST(a_node_that_gets_sigterm_while_others_are_missing_ends_all) {
     phases_set_times(20000, 3000);
     for (int victim = 0; victim < 2; victim++) {
         char line[64];
@@ -118,7 +118,7 @@ PHASES_TEST(a_node_that_is_killed_while_others_are_missing_ends_all) {
     HAS(" was killed or has crashed\n");
 }
 
-PHASES_TEST(a_node_that_stands_still_while_others_are_missing_is_missed) {
+PHASES_TEST(a_node_that_stops_while_others_are_missing_is_detected) {
     phases_set_times(20000, 3000);
     phases_run("O=\"--nnodes 3 --master-port $PORT\"\n"
                "node 0 $O sleep 30 & node 1 $O --node-rank 1 sleep 30 & kill -STOP $(sleep 1; pid 1)\n"
@@ -136,9 +136,9 @@ PHASES_TEST(a_node_0_that_is_killed_while_others_are_missing_ends_all) {
     HAS("tuttirun: lost the store at 127.0.0.1:");
 }
 
-/* ------------------------------------------------------------------------------------- false words in the store */
+/* ------------------------------------------------------------------------------------- false records in the store */
 
-/* A store in which a stranger has written before; what a node that joins it says. */
+/* A store to which a stranger has written before; checks the message of a node that joins it. */
 static void join_false_store(const char *key, const char *value) {
     tutti_store_server *server;
     tutti_store_client *client;
@@ -154,7 +154,7 @@ static void join_false_store(const char *key, const char *value) {
     cr_assert_neq(access("started", F_OK), 0, "a rank was started");
 }
 
-PHASES_TEST(what_the_store_says_is_not_believed_blindly) {
+PHASES_TEST(invalid_records_in_the_store_are_errors) {
     char longer[2000];
     join_false_store("tuttirun/none/0/join/0", "1 2 three");
     HAS("' for node 0: it is not the store of a tuttirun\n");
@@ -168,18 +168,18 @@ PHASES_TEST(what_the_store_says_is_not_believed_blindly) {
     HAS("tuttirun: lost the store at 127.0.0.1:");
 }
 
-/* A node 0 that says nothing of itself: a store alone. */
-PHASES_TEST(a_store_without_a_tuttirun_is_not_waited_for_long) {
+/* A node 0 that publishes no record: only a store. */
+PHASES_TEST(the_wait_at_a_store_without_a_tuttirun_is_limited) {
     join_false_store("other", "key");
     HAS("did not join within 2.5 s");
 }
 
 /* ------------------------------------------------------------------------------------------------- running */
 
-/* The program of ranks that run until they are ended. */
+/* The program of ranks that run until a signal ends them. */
 #define RUNS "sh -c 'echo runs; exec sleep 30'"
 
-PHASES_TEST(a_node_0_that_stands_still_is_missed_by_the_others) {
+PHASES_TEST(a_node_0_that_stops_is_detected_by_the_others) {
     phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
                "node 0 $O " RUNS " & node 1 $O --node-rank 1 " RUNS " & await 1 runs; kill -STOP $(pid 0)\n"
                "await 1 exit; kill -CONT $(pid 0); wait");
@@ -188,10 +188,10 @@ PHASES_TEST(a_node_0_that_stands_still_is_missed_by_the_others) {
     HAS(" for 3 s (TUTTI_PEER_TIMEOUT_MS): node 0's host is down or hangs, or the network in between is cut); "
         "the "
         "one here gets 2 s to end by itself\n");
-    phases_expect(0, 1, 3000, 20000); /* it goes on, and then misses the other */
+    phases_expect(0, 1, 3000, 20000); /* it continues, and then detects the loss of the other node */
 }
 
-PHASES_TEST(a_node_that_stands_still_is_missed_by_node_0) {
+PHASES_TEST(a_node_that_stops_is_detected_by_node_0) {
     phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
                "node 0 $O " RUNS " & node 1 $O --node-rank 1 " RUNS " & await 1 runs; kill -STOP $(pid 1)\n"
                "await 0 exit; kill -KILL $(pid 1); wait");
@@ -209,7 +209,7 @@ PHASES_TEST(a_node_that_is_killed_ends_all_at_once) {
     HAS(" was killed or has crashed; the one here gets 2 s to end by itself\n");
 }
 
-PHASES_TEST(a_node_0_that_is_asked_to_end_tells_the_others) {
+PHASES_TEST(a_node_0_that_gets_sigterm_ends_the_others) {
     phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
                "node 0 $O " RUNS " & node 1 $O --node-rank 1 " RUNS " & await 1 runs; kill -TERM $(pid 0); wait");
     phases_expect(0, 143, 0, 3000);
@@ -229,7 +229,7 @@ PHASES_TEST(a_twin_that_comes_late_does_not_disturb_the_job) {
     cr_assert_neq(access("started", F_OK), 0, "a rank was started");
 }
 
-PHASES_TEST(a_node_that_has_ended_well_says_for_which_it_waits) {
+PHASES_TEST(a_node_that_has_ended_prints_for_which_node_it_waits) {
     phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
                "node 0 $O sleep 3.5 & node 1 $O --node-rank 1 true & wait");
     phases_expect(1, 0, 3000, 7000);
@@ -247,7 +247,7 @@ PHASES_TEST(a_lost_node_is_waited_for_before_all_start_again) {
     cr_assert_eq(shell_count("runs\n"), 1, "%s", shell_output);
 }
 
-PHASES_TEST(a_new_tuttirun_takes_the_place_of_a_lost_node) {
+PHASES_TEST(a_new_tuttirun_replaces_a_lost_node) {
     phases_set_times(10000, 3000);
     phases_run("O=\"--nnodes 2 --max-restarts 2 --master-port $PORT\"\n"
                "node 0 $O sh -c '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 30' & node 1 $O --node-rank 1 " RUNS
@@ -256,9 +256,9 @@ PHASES_TEST(a_new_tuttirun_takes_the_place_of_a_lost_node) {
     phases_expect(1, 0, 0, 3000);
 }
 
-/* -------------------------------------------------------------------- false words during a job with a secret */
+/* -------------------------------------------------------------------- false records during a job with a secret */
 
-/* A process without the secret that says of node 1 what would end the job, in each way that the store has. */
+/* A process without the secret that writes records of node 1 that would end the job, with each command of the store. */
 static void play_stranger(int port) {
     static const char *const keys[] = {"/tuttirun/none/0/events", "/tuttirun/none/0/failures",
                                        "/tuttirun/none/0/final",  "/tuttirun/none/0/over/1",
@@ -332,7 +332,7 @@ static int64_t add(const tutti_store *store, const char *key) {
     return value;
 }
 
-/* A node 1 that joins and ends its ranks as tuttirun does, and is gone without a goodbye. */
+/* A node 1 that joins and ends its ranks as tuttirun does, and disconnects without a goodbye. */
 static void play_node_1(int port) {
     tutti_store_client *client;
     char record[300];
@@ -343,18 +343,18 @@ static void play_node_1(int port) {
     add(&store, "tuttirun/none/beat/1");
     add(&store, "tuttirun/none/0/here/1");
     cr_assert_eq(store.set(store.context, "tuttirun/none/0/join/1", record, bytes), TUTTI_OK);
-    if (add(&store, "tuttirun/none/0/joined") == 2) /* else node 0 is the last, and says it */
+    if (add(&store, "tuttirun/none/0/joined") == 2) /* else node 0 is the last, and publishes it */
         cr_assert_eq(store.set(store.context, "tuttirun/none/0/gathered", "all", 3), TUTTI_OK);
     for (int i = 0; i < 100 && access("ended", F_OK) != 0; i++) usleep(50000);
     usleep(300000);
-    if (add(&store, "tuttirun/none/0/ended") == 2) { /* else node 0 says that, too */
+    if (add(&store, "tuttirun/none/0/ended") == 2) { /* else node 0 publishes that, too */
         add(&store, "tuttirun/none/0/events");
         cr_assert_eq(store.set(store.context, "tuttirun/none/0/event/1", "done", 4), TUTTI_OK);
     }
     tutti_store_client_close(client);
 }
 
-PHASES_TEST(a_node_that_does_not_say_goodbye_is_not_waited_for_long) {
+PHASES_TEST(the_wait_for_a_missing_goodbye_is_limited) {
     char script[512];
     int port = wire_free_port();
     snprintf(script, sizeof script, "node 0 --nnodes 2 --master-port %d touch ended", port);
@@ -369,7 +369,7 @@ PHASES_TEST(a_node_that_does_not_say_goodbye_is_not_waited_for_long) {
 
 /* --------------------------------------------------------------------------------- the ranks of a single node */
 
-/* Two ranks of tuttirun, of which rank 1 does something else. */
+/* Two ranks of tuttirun; rank 1 runs another command. */
 static void one_rank_strays(const char *what, int least_ms, int most_ms) {
     phases_run("node 0 --standalone --nproc-per-node 2 sh -c '[ $RANK = 0 ] && exec $0 reduce; %s' $P & await 0 exit\n"
                "wait",
@@ -400,7 +400,7 @@ PHASES_TEST(a_rank_that_is_stopped_before_it_meets_the_others_is_named_and_ended
     HAS(NOT_COME);
 }
 
-PHASES_TEST(a_rank_that_stops_when_it_has_come_is_named) {
+PHASES_TEST(a_rank_that_stops_after_it_has_joined_is_named) {
     phases_run(
         "node 0 --standalone --nproc-per-node 4 sh -c '[ $RANK = 3 ] || exec $0 reduce; exec $0 stop set cards/3' "
         "$P");
@@ -426,7 +426,7 @@ PHASES_TEST(a_first_rank_that_stops_at_first_contact_is_named) {
         "TUTTI_CONNECT_TIMEOUT_MS\n");
 }
 
-PHASES_TEST(a_first_rank_that_does_not_say_how_to_reach_its_host_is_named) {
+PHASES_TEST(a_first_rank_that_does_not_publish_its_host_is_named) {
     phases_run("node 0 --standalone --nproc-per-node 2 sh -c 'export TUTTI_HOST_ID=host$RANK; [ $RANK = 0 ] && exec $0 "
                "reduce; exec $0 stop set doors/1' $P");
     phases_expect(0, 1, 4400, 8000);
@@ -444,7 +444,7 @@ PHASES_TEST(a_host_that_stops_before_the_first_barrier_is_named) {
 
 /* ------------------------------------------------------------------------------------------- without tuttirun */
 
-PHASES_TEST(a_rank_without_a_store_says_where_it_looks_for_it) {
+PHASES_TEST(a_rank_without_a_store_prints_its_address) {
     phases_run("export RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT\n"
                "R=$P; node 1 reduce");
     phases_expect(1, 1, 2400, 5000);
@@ -453,7 +453,7 @@ PHASES_TEST(a_rank_without_a_store_says_where_it_looks_for_it) {
     HAS("world_probe: no store at 127.0.0.1:");
 }
 
-PHASES_TEST(a_rank_0_alone_names_the_others_and_does_not_stay) {
+PHASES_TEST(a_rank_0_alone_names_the_others_and_ends) {
     phases_run("export RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT\n"
                "R=$P; node 0 reduce");
     phases_expect(0, 1, 2400, 6000);

@@ -1,6 +1,6 @@
 /*
- * Starts on two hosts (network namespaces, netns.h) whose network fails: links that are cut, hosts that are not there, name
- * servers that do not answer. What is said, and in how much time all has ended.
+ * Starts on two hosts (network namespaces, netns.h) whose network fails: links that are cut, hosts that do not exist,
+ * name servers that do not answer. Checks the messages, and the time until every process has ended.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ TestSuite(launch_phases_hosts, .timeout = 60);
 
 enum { PORT = 29500 }; /* free: the namespaces are new */
 
-/* The program of ranks that run until they are ended. */
+/* The program of ranks that run until a signal ends them. */
 #define RUNS "sh -c 'echo runs; exec sleep 30'"
 
 static netns *net;
@@ -39,7 +39,7 @@ static void leave(void) {
     shell_leave_folder();
 }
 
-/* Begins a script on the host, and goes on. */
+/* Starts a script on the host, in the background. */
 static void begin(int host, const char *script) {
     static int count;
     char path[32];
@@ -49,12 +49,12 @@ static void begin(int host, const char *script) {
                  tutti_last_error());
 }
 
-/* Waits until that is in the node's output. */
+/* Waits until the text is in the node's output. */
 static void await(int node, const char *words) {
     cr_assert_eq(
         shell_run("for i in $(seq 400); do grep -q '%s' node%d 2>/dev/null && exit 0; sleep 0.05; done; exit 1", words,
                   node),
-        0, "node %d does not say '%s'", node, words);
+        0, "node %d has not printed '%s'", node, words);
 }
 
 static void cut(void) {
@@ -114,7 +114,7 @@ PHASES_TEST(a_link_that_is_cut_in_the_start_of_ranks_names_the_phase) {
 
 /* -------------------------------------------------------------------------------------------------- hosts */
 
-/* Node 1 looks for node 0 where it is not. */
+/* Node 1 looks for node 0 at a wrong address. */
 static void expect_not_there(const char *address, const char *reason) {
     char script[200], text[200];
     snprintf(script, sizeof script, "node 1 --nnodes 2 --node-rank 1 --master-addr %s sleep 30", address);
@@ -131,7 +131,7 @@ static void expect_not_there(const char *address, const char *reason) {
     HAS(text);
 }
 
-PHASES_TEST(a_host_that_is_not_there_is_named_with_the_networks_reason) {
+PHASES_TEST(an_absent_host_is_named_with_the_networks_reason) {
     expect_not_there("10.77.0.55", "No route to host");
     expect_not_there("10.99.0.1", "Network is unreachable");
     expect_not_there("10.77.0.99", "no answer");
@@ -139,7 +139,7 @@ PHASES_TEST(a_host_that_is_not_there_is_named_with_the_networks_reason) {
 
 /* -------------------------------------------------------------------------------------------------- names */
 
-/* tuttirun sees the files `resolv` and `hosts` of this folder in place of the system's. */
+/* tuttirun reads the files `resolv` and `hosts` of this folder in place of the system's. */
 static void name_by(const char *resolv) {
     char script[512];
     snprintf(
@@ -152,12 +152,12 @@ static void name_by(const char *resolv) {
     cr_assert_eq(shell_run("%s", script), 0, "%s", shell_output);
     if (shell_run("./named true") == 0) return;
     leave();
-    cr_skip_test("no mounts of our own: %s", shell_output);
+    cr_skip_test("cannot make a mount namespace: %s", shell_output);
 }
 
 #define NAMED "R=\"$PWD/named $R\"; "
 
-PHASES_TEST(name_servers_that_do_not_answer_hold_up_nobody_for_longer) {
+PHASES_TEST(name_servers_that_do_not_answer_delay_no_start_beyond_its_timeout) {
     name_by("nameserver 10.77.0.99");
     begin(0, NAMED "node 0 --nnodes 2 --node-rank 0 --master-addr node0.test sleep 30");
     begin(1, NAMED "node 1 --nnodes 2 --node-rank 1 --master-addr node0.test sleep 30");
@@ -173,7 +173,7 @@ PHASES_TEST(name_servers_that_do_not_answer_hold_up_nobody_for_longer) {
     HAS("last: no name server has answered for 'node0.test'): start it with --node-rank 0");
 }
 
-PHASES_TEST(name_servers_that_do_not_answer_hold_up_neither_an_end_nor_a_list_nor_ranks) {
+PHASES_TEST(name_servers_that_do_not_answer_delay_neither_an_end_nor_a_list_nor_ranks) {
     name_by("nameserver 10.77.0.99");
     begin(0, NAMED
           "TUTTI_CONNECT_TIMEOUT_MS=20000; export TUTTI_CONNECT_TIMEOUT_MS\n"

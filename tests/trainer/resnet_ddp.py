@@ -3,9 +3,10 @@
 
     resnet_ddp.py FOLDER_OF_TUTTI_TRAIN
 
-One rank with batches of 64, and two with 32 each, start from the same weights and see the same images. Batch norm takes its statistics
-from each rank's own images, so the two runs differ, and each has a reference of its own, in float64. A rounding moves an activation
-over a ReLU's edge now and then, and differences grow: the first loss agrees within FIRST, the others within REST, relative to 1 + loss.
+One rank with batches of 64, and two with 32 each, start from the same weights and read the same images. Batch norm
+computes its statistics from each rank's own images, so the two runs differ, and each has its own reference, in
+float64. Occasionally a rounding moves an activation over a ReLU's edge, and differences grow: the first loss agrees
+within FIRST, the others within REST, relative to 1 + loss.
 """
 import json
 import os
@@ -27,7 +28,7 @@ MEANS, DEVIATIONS = (0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)
 
 
 def draw(folder):
-    """CIFAR's binary form: patterns of ten classes, and noise. Returns images and labels of training."""
+    """Writes CIFAR's binary format: patterns of ten classes, and noise. Returns the training images and labels."""
     random = numpy.random.default_rng(5)
     patterns = random.integers(0, 256, (10, 3, 32, 32))
     labels = random.integers(0, 10, STEPS * ALL)
@@ -89,7 +90,7 @@ def train_by_torch(rank, nranks, folder, tensors, images, labels):
 
 
 def compare(programs, folder, nranks, images, labels):
-    """How far the first loss is from PyTorch's, and the others."""
+    """The differences between the first loss and PyTorch's, and between the others."""
     start = os.path.join(folder, f"start{nranks}")
     train(programs, folder, nranks, "--lr", "0", "--steps", "1", "--checkpoint-dir", start)
     tensors = {name: values for name, values in read(os.path.join(start, "step-00000001.safetensors")).items()

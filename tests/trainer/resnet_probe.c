@@ -1,11 +1,11 @@
 /*
- * Runs a bundled model once on what a safetensors file holds, for resnet_torch.py:
+ * Runs a bundled model once on the contents of a safetensors file, for resnet_torch.py:
  *
  *   resnet_probe MODEL IN OUT
  *
- * IN: the model's parameters and states by name, "input" [batch, height, width, channels] and "labels" [batch] as floats. OUT: "logits"
- * while training, "test_logits" after it with the moving values, "loss" (a mean), the gradient of each parameter by its name, and
- * the states as the training pass has left them.
+ * IN: the model's parameters and states by name, "input" [batch, height, width, channels] and "labels" [batch] as
+ * floats. OUT: "logits" while training, "test_logits" after it with the moving values, "loss" (a mean), the
+ * gradient of each parameter by its name, and the states after the training pass.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static tutti_status gradient_ready(void *context, int parameter) {
 
 static tutti_status find(const probe *p, const char *name, const tutti_safetensors_entry **entry_out) {
     *entry_out = tutti_safetensors_find(&p->in, name);
-    return *entry_out != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_DATA, "there is no tensor %s", name);
+    return *entry_out != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_DATA, "tensor %s is missing", name);
 }
 
 static tutti_status take(const probe *p, const tutti_parameter *into) {
@@ -51,7 +51,7 @@ static tutti_status open_probe(probe *p, const char *name, const char *path) {
     const tutti_safetensors_entry *input, *labels;
     const tutti_models_row *row = tutti_models_find(name);
     tutti_model_layers *list = calloc(1, sizeof *list);
-    if (row == NULL || list == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "no model %s", name);
+    if (row == NULL || list == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "unknown model %s", name);
     tutti_gemm_use_one_thread();
     TUTTI_TRY(tutti_kernels_host.open(&(tutti_compute_options){.precision = TUTTI_PRECISION_FP32}, &p->compute));
     TUTTI_TRY(tutti_safetensors_read(path, &p->in));

@@ -3,12 +3,13 @@
 
     resnet_torch.py RESNET_PROBE [MODEL...]
 
-For each model one batch: logits while training and while testing, the loss, moving values, and the gradient of every parameter. Two
-arrays agree where their difference is at most 1e-4 of the reference, both as Euclidean norms.
+For each model one batch: logits while training and while testing, the loss, moving values, and the gradient of
+every parameter. Two arrays agree if their difference is at most 1e-4 of the reference, both as Euclidean norms.
 
-What mathematics promises: an activation within a rounding of 0 may fall to the other side of a ReLU, and then gradients lack a term,
-which is a large one where a layer has few rows, as the last stages have on small images. Most seeds have no such activation where
-beta is far from 0 against gamma, so TRIES of them are tried: one must agree. What is computed wrong agrees with none.
+Mathematically, an activation within a rounding of 0 may fall to the other side of a ReLU, and then gradients lack a
+term, which is large if a layer has few rows, as the last stages have on small images. Most seeds have no such
+activation if beta is far from 0 relative to gamma, so TRIES seeds are tried: one must agree. A wrong computation
+agrees for none.
 """
 import json
 import struct
@@ -58,7 +59,7 @@ def read(path):
 
 
 class Net:
-    """The network by PyTorch's functions; tensors are made as they are asked for the first time."""
+    """The network by PyTorch's functions; a tensor is made when it is first used."""
 
     def __init__(self, name, seed):
         self.bottlenecks, self.large, self.blocks, self.outputs = MODELS[name][:4]
@@ -122,7 +123,7 @@ class Net:
 
 
 def compare(probe, name, folder, seed):
-    """The largest relative difference, and what it is of."""
+    """The largest relative difference, and the name of its array."""
     parameters, moving, side, batch = MODELS[name][4:]
     random = numpy.random.default_rng(seed + 1000)
     images = random.standard_normal((batch, side, side, 3)).astype(numpy.float32)

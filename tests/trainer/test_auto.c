@@ -1,9 +1,9 @@
 /*
- * The search for a strategy: what it finds is the least of all there are, found by trying them; what it adds up is what a model
- * that is cut so does.
+ * The search for a strategy: its result is the minimum of all strategies, as found by trying all; its sums equal what
+ * a model that is divided in that way does.
  *
- * Kernels' times are not measured here but drawn, from what a piece is: the least of random numbers is harder to hit than that of
- * times, which nearly all agree on what is good.
+ * Kernels' times are not measured here but drawn at random for each piece: the minimum of random numbers is harder to
+ * find than that of real times, which nearly all agree on the best choice.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -56,7 +56,7 @@ static void add_drawn(tutti_search *search, const int *variables, int count, uin
     for (size_t i = 0; i < size; i++) values[i] = draw(stream, i) < 0.1 ? INFINITY : draw(stream, size + i);
 }
 
-/* Chains with drawn connections over one to three variables, some of whose combinations are not allowed. */
+/* Chains with random connections over one to three variables, some of whose combinations are not allowed. */
 Test(auto_search, finds_the_least_sum_of_any_tables) {
     for (uint64_t round = 0; round < 60; round++) {
         tutti_search search;
@@ -116,7 +116,7 @@ static void fill_residual(const tutti_models_options *options, tutti_model_layer
     tutti_models_add(list, (tutti_layer){.name = "d", .kind = TUTTI_LAYER_DENSE, .units = 4});
 }
 
-/* Layers of one shape, of which one may be frozen. */
+/* Layers of one shape; one of them may be frozen. */
 static void fill_alike(const tutti_models_options *options, tutti_model_layers *list) {
     (void)options;
     for (int i = 0; i < 4; i++) {
@@ -164,7 +164,7 @@ static void close_problem(problem *p) {
     p->compute->kernels->close(p->compute);
 }
 
-/* What calibration does, but by chance: up to 100 microseconds. */
+/* Replaces calibration by random times: up to 100 microseconds. */
 static void draw_times(problem *p) {
     for (int i = 0; i < p->pieces.count; i++)
         p->pieces.entries[i].times = (tutti_piece_times){
@@ -172,7 +172,7 @@ static void draw_times(problem *p) {
     p->prices.measured = true;
 }
 
-/* The first layer's choices are the ones that change last. */
+/* The first layer's choices change last. */
 static tutti_status least_of_all(problem *p, double *least_out, int *count_out) {
     uint8_t choices[8][TUTTI_PRICE_CHOICES][TUTTI_MOST_AXES];
     int counts[8], at[8] = {0};
@@ -214,7 +214,7 @@ static tutti_status compare(ranks_context *context) {
     int count;
     TUTTI_TRY(open_problem(&p, context->comm, t->fill, (tutti_shape){6, 6, 1}, t->batch, t->sizes, t->naxes));
     tutti_tables tables;
-    TUTTI_TRY(tutti_tables_open(&tables, &p.prices)); /* notes the pieces */
+    TUTTI_TRY(tutti_tables_open(&tables, &p.prices)); /* records the pieces */
     tutti_tables_close(&tables);
     draw_times(&p);
     TUTTI_TRY(tutti_tables_open(&tables, &p.prices));
@@ -251,7 +251,7 @@ Test(auto_search, finds_the_strategy_that_trying_all_of_them_finds, .timeout = 1
     }
 }
 
-/* What plans of a model that is cut predict, in sum. */
+/* The sum of the predictions of a divided model's plans. */
 static tutti_status sum_plans(const tutti_model *model, double *us_out) {
     *us_out = 0;
     for (int i = 1; i < model->nnodes; i++) {
@@ -267,8 +267,8 @@ static tutti_status sum_plans(const tutti_model *model, double *us_out) {
     return TUTTI_OK;
 }
 
-/* What gradients' reductions bring a rank, and the elements that its optimizer updates: of the rank with most of them, as prices
- * are. */
+/* The bytes that gradients' reductions move on a rank, and the elements that its optimizer updates: the maximum over
+ * ranks, like prices. */
 static tutti_status count_parameters(const tutti_model *model, tutti_comm *comm, double *reduced_out,
                                      double *updated_out) {
     double both[2] = {0, 0};
@@ -286,7 +286,7 @@ static tutti_status count_parameters(const tutti_model *model, tutti_comm *comm,
     return TUTTI_OK;
 }
 
-/* Of an element, as it was drawn. */
+/* The update time of one element, as it was drawn. */
 static double update_of_one(const problem *p) {
     for (int i = 0; i < p->pieces.count; i++)
         if (p->pieces.entries[i].piece.kind == TUTTI_PIECE_UPDATE)
@@ -294,7 +294,8 @@ static double update_of_one(const problem *p) {
     return 0;
 }
 
-/* Do layers run backwards, and bring gradients to their inputs, in prices as they do in the model? Those of no parameters, too. */
+/* Checks that layers, those without parameters too, run backwards and pass gradients to their inputs in the prices if
+ * they do in the model. */
 static tutti_status compare_backwards(const problem *p, const tutti_model *model, const tutti_step_price *price) {
     for (int i = 1; i < p->whole->nnodes; i++) {
         bool runs = false;
@@ -307,8 +308,8 @@ static tutti_status compare_backwards(const problem *p, const tutti_model *model
     return TUTTI_OK;
 }
 
-/* Random strategies, as prices add them up, next to the models that are really cut: what they move, reduce and update, and which
- * layers run backwards. */
+/* Compares prices of random strategies with the models that are really divided: what they move, reduce and update,
+ * and which layers run backwards. */
 static tutti_status compare_with_models(ranks_context *context) {
     const trial *t = context->argument;
     const tutti_shape in = {6, 6, 1};
@@ -318,14 +319,14 @@ static tutti_status compare_with_models(ranks_context *context) {
     tutti_strategy strategy = *p.prices.mesh;
     strategy.nlayers = p.list.count;
     tutti_step_price *price = malloc(sizeof *price);
-    for (uint64_t number = 0; number < 50; number++) { /* the first time over plans measure what joins the ranks */
+    for (uint64_t number = 0; number < 50; number++) { /* in the first run plans measure the connection of the ranks */
         const uint64_t round = number % 25;
         uint8_t choices[TUTTI_PRICE_CHOICES][TUTTI_MOST_AXES];
         for (int i = 0; i < p.list.count; i++) {
             const int count = tutti_prices_list(&p.prices, i + 1, choices);
             memcpy(strategy.layers[i], choices[(int)(count * draw(50 + round, (uint64_t)i))], sizeof choices[0]);
         }
-        /* Two readers of one output that want the same of it share a redistribution. */
+        /* Two readers of one output that need the same placement share a redistribution. */
         for (int i = 1; i < p.list.count && round % 3 == 0; i++)
             memset(strategy.layers[i], TUTTI_SPLIT_SAMPLES, sizeof strategy.layers[i]);
         const tutti_parallel parallel = {.comm = context->comm,
@@ -340,7 +341,7 @@ static tutti_status compare_with_models(ranks_context *context) {
         TUTTI_TRY(sum_plans(model, &planned));
         TUTTI_TRY(count_parameters(model, context->comm, &reduced, &updated));
         if (number >= 25) {
-            TUTTI_TRY(tutti_prices_step(&p.prices, &strategy, price)); /* notes pieces */
+            TUTTI_TRY(tutti_prices_step(&p.prices, &strategy, price)); /* records pieces */
             draw_times(&p);
             TUTTI_TRY(tutti_prices_step(&p.prices, &strategy, price));
             RANKS_CHECK(fabs(price->move_us - planned) <= 1e-2 * planned,
@@ -386,7 +387,7 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* All three axes of two: every mesh of fewer axes has fewer strategies. */
+/* Three axes of size two: every mesh with fewer axes has fewer strategies. */
 static tutti_status search_resnet50(ranks_context *context) {
     static const int sizes[] = {2, 2, 2};
     problem p = {.expanded = false};

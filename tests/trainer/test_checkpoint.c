@@ -56,7 +56,7 @@ Test(safetensors, a_file_has_the_bytes_of_the_format) {
     free(file);
 }
 
-Test(safetensors, what_was_written_is_read_and_no_temporary_file_stays) {
+Test(safetensors, written_files_are_read_and_no_temporary_file_remains) {
     char path[FILES_PATH_BYTES];
     tutti_safetensors content;
     write_sample(path);
@@ -104,7 +104,7 @@ Test(safetensors, a_changed_byte_is_an_error_or_stays_within_the_file) {
             file[at] ^= (uint8_t)change;
             files_write(folder, "changed", false, file, bytes);
             if (tutti_safetensors_read(path, &content) == TUTTI_OK) {
-                float sum = 0; /* under the address sanitizer this reads all that was accepted */
+                float sum = 0; /* under the address sanitizer this reads all accepted data */
                 for (int i = 0; i < content.nentries; i++)
                     for (size_t e = 0; e < content.entries[i].count; e++) sum += content.entries[i].data[e];
                 cr_assert(sum < 1e30f);
@@ -115,7 +115,7 @@ Test(safetensors, a_changed_byte_is_an_error_or_stays_within_the_file) {
     free(file);
 }
 
-/* A file with this header and that many bytes of data is refused with a text that has `why` in it. */
+/* Checks that a file with this header and that number of data bytes is refused with a text that contains `why`. */
 static void expect_refused(const char *header, size_t data_bytes, const char *why) {
     uint8_t file[512] = {(uint8_t)strlen(header)};
     char path[FILES_PATH_BYTES];
@@ -129,7 +129,7 @@ static void expect_refused(const char *header, size_t data_bytes, const char *wh
 
 #define TENSOR(name, from, to) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" from "," to "]}"
 
-Test(safetensors, nothing_is_there_twice_and_nothing_between_or_behind_the_tensors) {
+Test(safetensors, duplicates_and_bytes_between_or_after_the_tensors_are_errors) {
     expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("a", "8", "16") "}", 16, "tensor a occurs twice");
     expect_refused("{" TENSOR("a", "0", "8") "}", 12, "4 bytes follow the last tensor");
     expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("b", "12", "20") "}", 20, "tensor b begins at byte 12");
@@ -151,7 +151,7 @@ static float *zero_gradient(void *context, int parameter) {
     return context;
 }
 
-/* A model with an optimizer that has made `steps` steps. */
+/* Makes a model with an optimizer that has made `steps` steps. */
 static fixture make_fixture(const char *model_name, const char *optimizer, uint64_t seed, int steps) {
     fixture made;
     tutti_model_layers list = {.count = 0};
@@ -210,13 +210,13 @@ static void check_round_trip(const char *model_name, const char *optimizer) {
     drop_fixture(&saved), drop_fixture(&loaded);
 }
 
-Test(checkpoint, parameters_optimizer_and_position_come_back) {
+Test(checkpoint, parameters_optimizer_and_position_are_restored) {
     check_round_trip("lenet", "momentum");
     check_round_trip("lenet", "adam");
     check_round_trip("mlp", "adamw");
 }
 
-/* Puts a number into the file in place of another one, which it has once. */
+/* Replaces a number in the file, which contains it once, by another one. */
 static void damage_file(float from, float to) {
     char path[FILES_PATH_BYTES];
     size_t bytes, found = 0;
@@ -265,7 +265,7 @@ Test(checkpoint, another_model_or_optimizer_is_an_error_that_names_both) {
     drop_fixture(&saved), drop_fixture(&other), drop_fixture(&lenet);
 }
 
-Test(checkpoint, a_checkpoint_tells_its_model_and_its_optimizer) {
+Test(checkpoint, a_checkpoint_contains_its_model_and_its_optimizer) {
     fixture saved = make_fixture("mlp", "adam", 1, 0);
     tutti_checkpoint_found found;
     save_fixture(&saved);

@@ -1,6 +1,6 @@
 /*
- * Checkpoints that several ranks write and read by parts: one file, whichever rank writes what, and failures in the middle of it,
- * which are an error on all ranks and leave the checkpoints before it.
+ * Checkpoints that several ranks write and read by parts: the file is the same whichever rank writes which part, and
+ * failures during the write are an error on all ranks and leave earlier checkpoints unchanged.
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -38,13 +38,13 @@ TestSuite(checkpoint_save, .init = make_folder, .fini = remove_folder, .timeout 
 /* ------------------------------------------------------------------------------------------------ runs */
 
 typedef struct job {
-    training_run run; /* first: training_run_body takes it */
+    training_run run; /* must be first: training_run_body uses it */
     char words[2048];
-    int rank;            /* the one that something is done to */
+    int rank;            /* the rank to which the failure happens */
     int signal_number;   /* sent by that rank to itself while a checkpoint is written */
     rlim_t most_bytes;   /* of a file that it writes; 0: no limit */
-    const char *hides;   /* a folder that it does not see */
-    const char *expects; /* in the error of all ranks; NULL: they end well */
+    const char *hides;   /* a folder that this rank does not see */
+    const char *expects; /* text in the error of all ranks; NULL: they end well */
     int stops_by;        /* expected */
 } job;
 
@@ -59,7 +59,7 @@ static void cut_words(job *j) {
     for (char *word = strtok(j->words, " "); word != NULL; word = strtok(NULL, " ")) j->run.options[count++] = word;
 }
 
-/* How many files are in the folder: checkpoints, and such as are being written. */
+/* The number of files in the folder: checkpoints, and files that are being written. */
 static void count_files(const char *dir, int *whole_out, int *unfinished_out) {
     *whole_out = *unfinished_out = 0;
     DIR *listing = opendir(dir);
@@ -116,7 +116,7 @@ static tutti_status run_rank(ranks_context *context) {
     char text[1024] = "";
     if (context->rank == j->rank) TUTTI_TRY(prepare(j, &w));
     tutti_status status = training_open(&j->run, context->comm, &arguments, &train);
-    /* As the program does: no rank begins unless all are ready. */
+    /* Like the program: no rank begins unless all are ready. */
     int32_t worst = (int32_t)status;
     if (status != TUTTI_OK) snprintf(text, sizeof text, "%s", tutti_last_error());
     TUTTI_TRY(tutti_all_reduce(context->comm, &worst, &worst, 1, TUTTI_INT32, TUTTI_MIN, NULL));
@@ -132,7 +132,7 @@ static tutti_status run_rank(ranks_context *context) {
     tutti_trainer_fini(&train);
     RANKS_CHECK(stopped_by == j->stops_by, "stopped by %d, not %d", stopped_by, j->stops_by);
     if (j->expects == NULL) return status == TUTTI_OK ? TUTTI_OK : tutti_fail(status, "%s", text);
-    /* Ranks that are ready end by the error of one that is not. */
+    /* Ranks that are ready end with the error of a rank that is not. */
     RANKS_CHECK(status != TUTTI_OK || worst != TUTTI_OK, "all went well");
     RANKS_CHECK(status == TUTTI_OK || strstr(text, j->expects) != NULL, "\"%s\" lacks \"%s\"", text, j->expects);
     return TUTTI_OK;
@@ -144,16 +144,16 @@ static int run(int nranks, job *j, double *losses_out) {
     int count;
     cut_words(j);
     const char *failure = training_run_body(&options, run_rank, losses_out != NULL ? losses_out : losses, &count);
-    const bool ended_early = failure != NULL && j->expects != NULL && strcmp(failure, "no metrics were written") == 0;
+    const bool ended_early = failure != NULL && j->expects != NULL && strcmp(failure, "the run wrote no metrics") == 0;
     cr_assert(failure == NULL || ended_early, "%d ranks: %s", nranks, failure);
     return count;
 }
 
-/* Epochs of four steps of three ranks, or of six of two. */
+/* Epochs have four steps with three ranks, or six with two. */
 #define MLP   "--model mlp --batch-size 10 --lr 0.01 --optimizer adam --checkpoint-dir %s %s"
 #define LENET "--model lenet --batch-size 10 --lr 0.01 --optimizer adam --checkpoint-dir %s %s"
 
-/* The last checkpoint is whole: a run of one rank goes on from it. */
+/* The last checkpoint is complete: a run of one rank resumes from it. */
 static void expect_resumable(const char *model) {
     char more[FILES_PATH_BYTES + 64];
     int whole, unfinished;
@@ -170,7 +170,7 @@ static uint8_t *read_last(const char *dir, const char *name, size_t *bytes_out) 
     char path[FILES_PATH_BYTES];
     files_join(dir, name, path);
     uint8_t *bytes = files_read(path, bytes_out);
-    cr_assert_not_null(bytes, "%s is not there", path);
+    cr_assert_not_null(bytes, "%s does not exist", path);
     return bytes;
 }
 
@@ -195,7 +195,7 @@ Test(checkpoint_save, ranks_with_parts_of_the_optimizer_write_the_file_of_ranks_
     expect_equal_files(3, MLP, "--steps 3 --freeze dense1.w", "step-00000003.safetensors");
 }
 
-Test(checkpoint_save, a_rank_that_does_not_see_the_folder_gives_its_parts_to_rank_0) {
+Test(checkpoint_save, a_rank_that_does_not_see_the_folder_sends_its_parts_to_rank_0) {
     char seen[FILES_PATH_BYTES], hidden[FILES_PATH_BYTES];
     size_t a, b;
     if (geteuid() != 0) cr_skip("a folder can be hidden by root only");
@@ -210,7 +210,7 @@ Test(checkpoint_save, a_rank_that_does_not_see_the_folder_gives_its_parts_to_ran
     free(first), free(second);
 }
 
-/* Frozen at first, then trained: the optimizer begins with zeros there, and nowhere else. */
+/* Frozen at first, then trained: the optimizer begins with zeros for these, and only for these. */
 Test(checkpoint_save, a_run_that_freezes_other_parameters_resumes) {
     char more[FILES_PATH_BYTES + 64];
     int whole, unfinished;
@@ -248,7 +248,7 @@ Test(checkpoint_save, a_signal_while_a_checkpoint_is_written_ends_the_run_with_o
     expect_resumable(LENET);
 }
 
-/* A first run leaves a checkpoint, whose file has about 3 * 1.6 MB. */
+/* A first run writes a checkpoint, whose file has about 3 * 1.6 MB. */
 static void fail_after_first(job *limited, const char *expects) {
     int whole, unfinished;
     job first = make_job(MLP, checkpoints, "--steps 2 --zero 1");

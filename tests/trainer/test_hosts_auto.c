@@ -1,7 +1,7 @@
 /*
- * Automatic parallelism between two hosts with a slow link: LeNet's first dense layer has nearly all of its parameters, so that its
- * gradient is what data parallelism sends. auto_parallel sends the layer's activations instead, be it that the layer is divided or that
- * both ranks compute it as a whole, and is quicker, as it predicts.
+ * Automatic parallelism between two hosts with a slow link: LeNet's first dense layer has nearly all of its
+ * parameters, so data parallelism mainly sends its gradient. auto_parallel sends the layer's activations instead,
+ * because it either divides the layer or lets both ranks compute it as a whole, and is faster, as it predicts.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -75,13 +75,14 @@ static void check(const char *model, const char *batch_size, bool divides) {
     cr_assert_null(failure, "%s: %s", model, failure);
 }
 
-/* Few samples: gradients outweigh all else. That each rank computes all of them is quicker there than sending any. */
-Test(hosts_auto, over_a_slow_link_no_gradient_of_lenets_dense_layer_travels, .timeout = 120) {
+/* Few samples: gradients outweigh everything else. It is faster if each rank computes all of them than if any are
+ * sent. */
+Test(hosts_auto, over_a_slow_link_no_gradient_of_lenets_dense_layer_is_sent, .timeout = 120) {
     HOSTS_NEED(.rate = "100mbit");
     check("lenet", "16", false);
 }
 
-/* Each rank reads all samples, and has half of the hidden units: only sums of ten outputs travel. */
+/* Each rank reads all samples, and has half of the hidden units: only sums of ten outputs are sent. */
 Test(hosts_auto, over_a_slow_link_the_hidden_units_of_an_mlp_are_divided, .timeout = 120) {
     HOSTS_NEED(.rate = "100mbit");
     check("mlp", "512", true);

@@ -1,10 +1,10 @@
 /*
- * tutti-train on ranks of two hosts finds the losses that it finds on one.
+ * tutti-train computes the same losses on ranks of two hosts as on one.
  *
- * A sum of two has only one order, so with one rank on each host all digits are equal. Of four ranks it is another one there, host by
- * host. Then the parameters after the first step differ by rounding, since the gradients that are added up are the same; and so does
- * the second loss, which is a continuous function of them. From then on LeNet's losses may differ
- * (tests/support/training/training.h), so over many steps the MLP is compared.
+ * A sum of two has only one order, so with one rank on each host all digits are equal. With four ranks the order
+ * differs: it is host by host. Then the parameters after the first step differ by rounding, since the gradients that
+ * are added up are the same; and so does the second loss, which is a continuous function of them. From then on
+ * LeNet's losses may differ (tests/support/training/training.h), so runs of many steps use the MLP.
  */
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 enum { MOST_LOSSES = 32 };
 
-/* What tutti-train has printed: step and loss, in lines of their own. */
+/* The output of tutti-train: lines with step and loss. */
 typedef struct losses {
     int n, steps[MOST_LOSSES];
     double values[MOST_LOSSES];
@@ -53,7 +53,7 @@ static tutti_status train(ranks_context *context) {
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }
-    RANKS_CHECK(child > 0 && waitpid(child, &wait_status, 0) == child, "no process for tutti-train");
+    RANKS_CHECK(child > 0 && waitpid(child, &wait_status, 0) == child, "cannot start tutti-train");
     RANKS_CHECK(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0, "tutti-train ended with status %#x",
                 (unsigned)wait_status);
     return TUTTI_OK;
@@ -95,7 +95,7 @@ static void expect_losses(int count, const losses *one, const losses *two, doubl
                   "step %d: %.10f on one host, %.10f on two", i + 1, one->values[i], two->values[i]);
 }
 
-Test(hosts_train, two_hosts_of_one_rank_find_every_digit_of_one_host) {
+Test(hosts_train, two_hosts_with_one_rank_each_have_every_digit_of_one_host) {
     const char *options = "--model lenet --batch-size 8 --steps 21";
     losses one, two;
     HOSTS_NEED(0);
@@ -123,9 +123,9 @@ static void read_parameters(const char *folder, tutti_safetensors *content_out) 
     cr_assert_eq(tutti_safetensors_read(path, content_out), TUTTI_OK, "%s", tutti_last_error());
 }
 
-/* p - lr * (g0 + g1 + g2 + g3) / 4: both ways to compute it round the parameter by up to 2^-24 of it, and by up to 2^-24 of
- * lr * (|g0| + ... + |g3|) / 4 four times: in three sums and a product. How large that is, is not known; at most eight times the largest
- * step in its tensor, unless gradients cancel in all of it. */
+/* p - lr * (g0 + g1 + g2 + g3) / 4: both ways to compute it round the parameter by up to 2^-24 of it, and by up to
+ * 2^-24 of lr * (|g0| + ... + |g3|) / 4 four times: in three sums and a product. The size of the latter is not known;
+ * it is at most eight times the largest step in its tensor, unless gradients cancel in the whole tensor. */
 static void check_parameters(void) {
     const double unit = 0x1p-24;
     tutti_safetensors before, one, two;
@@ -149,7 +149,7 @@ static void check_parameters(void) {
     tutti_safetensors_close(&before), tutti_safetensors_close(&one), tutti_safetensors_close(&two);
 }
 
-Test(hosts_train, two_hosts_of_two_ranks_take_the_first_step_of_one_host) {
+Test(hosts_train, two_hosts_with_two_ranks_each_make_the_first_step_of_one_host) {
     losses one, two;
     HOSTS_NEED(0);
     train_on_one_host(4, "--batch-size 8 --steps 1 --lr 0 --checkpoint-dir before", &one);
@@ -162,8 +162,9 @@ Test(hosts_train, two_hosts_of_two_ranks_take_the_first_step_of_one_host) {
     expect_losses(2, &one, &two, TRAINING_ROUNDING);
 }
 
-/* Where a rounding moves a value of the MLP's ReLU over 0, one unit lacks one of 32 samples, and a loss moves by less than 1e-4. */
-Test(hosts_train, two_hosts_of_two_ranks_find_the_losses_of_one_host) {
+/* If a rounding moves a value of the MLP's ReLU over 0, one unit lacks one of 32 samples, and a loss changes by less
+ * than 1e-4. */
+Test(hosts_train, two_hosts_with_two_ranks_each_have_the_losses_of_one_host) {
     const char *options = "--model mlp --batch-size 8 --steps 21 --lr 0.01";
     losses one, two;
     HOSTS_NEED(0);

@@ -1,5 +1,5 @@
 /*
- * Residual networks of the trainer: their sizes, the plan of their memory, and runs that end and go on.
+ * Residual networks of the trainer: their sizes, the plan of their memory, and runs that end and resume.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -85,7 +85,7 @@ static tutti_status gradient_ready(void *context, int parameter) {
     return TUTTI_OK;
 }
 
-/* Two runs, so that what the first one leaves behind is found by the second. */
+/* Two runs, so that the second one would read data that the first one has left behind. */
 static void run_batch(batch *b, const char *name, bool poisons) {
     enum { BATCH = 3, SIDE = 16, CLASSES = 10 };
     b->model = make(name, CLASSES, (tutti_shape){SIDE, SIDE, 3}, BATCH);
@@ -122,7 +122,7 @@ static void expect_same_with_poison(const char *name) {
         cr_assert(largest > 0 && isfinite(largest), "%s: the gradient's largest value is %g", parameter->name,
                   (double)largest);
         cr_assert_eq(memcmp(plain.gradients[i], poisoned.gradients[i], parameter->count * sizeof(float)), 0,
-                     "%s: what is dead was read", parameter->name);
+                     "%s: data was read after its lifetime", parameter->name);
         free(plain.gradients[i]), free(poisoned.gradients[i]);
     }
     for (int i = 0; i < plain.model->nstates; i++)
@@ -132,14 +132,14 @@ static void expect_same_with_poison(const char *name) {
     tutti_model_destroy(plain.model), tutti_model_destroy(poisoned.model);
 }
 
-Test(resnet, what_lies_in_buffers_after_their_time_is_not_read) {
+Test(resnet, buffers_are_not_read_after_their_lifetime) {
     expect_same_with_poison("resnet20");
     expect_same_with_poison("resnet50");
 }
 
 /* ---------------------------------------------------------------------------------------- weight decay */
 
-/* Gradients of 0: what changes has decayed. */
+/* Gradients are 0: only decay changes parameters. */
 static void check_decay(const char *optimizer, bool only_arrays_decay) {
     batch b = {.model = make("resnet20", 10, (tutti_shape){8, 8, 3}, 1)};
     tutti_update update;
@@ -185,7 +185,7 @@ static void train(int nranks, const char *steps, const char *resume, const char 
     cr_assert_null(failure, "%s", failure);
 }
 
-/* Moving values included: the last checkpoints are compared byte for byte. */
+/* Includes moving values: compares the last checkpoints byte for byte. */
 Test(resnet, a_resumed_run_writes_the_checkpoint_of_one_that_never_stopped, .timeout = 60) {
     char whole[FILES_PATH_BYTES], parts[FILES_PATH_BYTES], name[] = "step-00000005.safetensors";
     char of_whole[FILES_PATH_BYTES], of_parts[FILES_PATH_BYTES];

@@ -1,6 +1,6 @@
 /*
- * Training as a whole: models, options, and runs of one or several ranks, which must repeat, agree with each other
- * whatever the number of ranks, and go on from a checkpoint as if they had never stopped.
+ * Training as a whole: models, options, and runs of one or several ranks, which must be repeatable, agree with each
+ * other for any number of ranks, and resume from a checkpoint as if they had never stopped.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -35,7 +35,7 @@ Test(arguments, defaults_and_both_ways_to_write_an_option) {
     tutti_arguments a;
     cr_assert_eq(PARSE(&a), TUTTI_OK);
     cr_assert(a.batch_size == 100 && a.log_every == 20 && isnan(a.lr) && a.data == NULL && !a.overwrite);
-    cr_assert(a.model == NULL && a.optimizer == NULL && a.steps < 0 && a.epochs < 0, "what was not given is known");
+    cr_assert(a.model == NULL && a.optimizer == NULL && a.steps < 0 && a.epochs < 0, "an absent option is set");
     cr_assert_eq(PARSE(&a, "--batch_size=7", "--lr", "1e-3", "--model=mlp", "--overwrite", "--checkpoint_dir", "x"),
                  TUTTI_OK, "%s", tutti_last_error());
     cr_assert(a.batch_size == 7 && a.lr == 1e-3 && a.overwrite);
@@ -52,7 +52,7 @@ static void expect_refusal(char *option, char *value, const char *said) {
     cr_assert_not_null(strstr(tutti_last_error(), said), "\"%s\" lacks \"%s\"", tutti_last_error(), said);
 }
 
-Test(arguments, what_cannot_be_understood_is_refused_with_advice) {
+Test(arguments, invalid_options_are_refused_with_advice) {
     expect_refusal("--bach-size", "3", "--batch-size");
     expect_refusal("--learning", NULL, "nearest known one");
     expect_refusal("--epoch", "3", "the nearest known one is --epochs");
@@ -83,7 +83,7 @@ Test(update, schedules_start_at_the_rate_and_fall) {
     cr_assert_float_eq(rate("step", 80), 0.001, 1e-12);
 }
 
-Test(update, rates_grow_while_they_warm_up_and_fall_over_what_is_left) {
+Test(update, rates_grow_during_warm_up_and_fall_over_the_remaining_steps) {
     tutti_schedule cosine = {.name = "cosine", .lr = 0.8, .total = 120, .warmup = 20};
     cr_assert_float_eq(tutti_schedule_lr(&cosine, 0), 0.04, 1e-12);
     cr_assert_float_eq(tutti_schedule_lr(&cosine, 19), 0.8, 1e-12);
@@ -106,8 +106,8 @@ Test(update, milestones_are_epochs_that_rise) {
 
 /* ---------------------------------------------------------------------------------------------- models */
 
-/* A branching model: conv1 is read by relu and by add, the input of both branches gets a sum of gradients. conv3 and conv4 both
- * change the gradient that they get from the same layer. */
+/* A branching model: relu and add read conv1, so the input of both branches gets a sum of gradients. conv3 and conv4
+ * both modify the gradient that they get from the same layer. */
 static void fill_residual(tutti_model_layers *list) {
     tutti_layer conv1 = {.kind = TUTTI_LAYER_CONV,
                          .name = "conv1",
@@ -231,7 +231,8 @@ static void expect_equal(int count, const double *a, const double *b) {
     for (int i = 0; i < count; i++) cr_assert(a[i] == b[i], "loss %d: %.10f and %.10f", i, a[i], b[i]);
 }
 
-/* All that data parallelism adds: parts of a batch, means, where each gradient lies, dropout by the place in the batch. */
+/* Everything that data parallelism adds: parts of a batch, means, the place of each gradient, dropout by the place in
+ * the batch. */
 Test(train, two_ranks_give_the_bits_of_one_that_computes_both_parts, .timeout = 100) {
     static const char *const runs[][2] = {{"lenet", "sgd"}, {"lenet", "momentum"}, {"mlp", "adamw"}};
     files_write_mnist(folder, 120, 31); /* 10 batches an epoch */
@@ -255,8 +256,8 @@ static void expect_near(int count, const double *a, const double *b) {
                   b[i]);
 }
 
-/* Dropout of 0.5 included: what is dropped depends on the place in the global batch. Of LeNet only the first loss is near, see
- * training.h; what it computes later is in the test above. */
+/* Includes dropout of 0.5, which depends on the place in the global batch. For LeNet only the first loss is close,
+ * see training.h; the test above covers the later ones. */
 Test(train, ranks_follow_one_rank_with_the_whole_batch, .timeout = 100) {
     training_run one = {.options = {"--batch-size", "12", "--steps", "12", "--lr", "0.02"}, .smooth = true}, some = one;
     double whole[TRAINING_LOSSES], parts[TRAINING_LOSSES];
@@ -284,7 +285,7 @@ Test(train, three_ranks_repeat_bit_for_bit, .timeout = 100) {
     expect_equal(15, a, b);
 }
 
-/* 13 steps at once, and 8 and 5 with a checkpoint in the middle of an epoch. */
+/* 13 steps in one run, and 8 and 5 with a checkpoint in the middle of an epoch. */
 static void check_resume(int nranks, const char *model, const char *optimizer) {
     char checkpoints[FILES_PATH_BYTES];
     files_join(folder, "checkpoints", checkpoints);
@@ -321,7 +322,7 @@ Test(train, drawn_digits_are_learned, .timeout = 100) {
     cr_assert(late < 0.5, "mean loss of the last ten steps: %g", late);
 }
 
-Test(train, a_loss_that_is_no_number_ends_the_run_on_all_ranks, .timeout = 100) {
+Test(train, a_nan_loss_ends_the_run_on_all_ranks, .timeout = 100) {
     training_run what = {
         .options = {"--model", "mlp", "--batch-size", "10", "--steps", "60", "--lr", "1e5", "--weight-decay", "1e5"}};
     files_write_mnist(folder, 100, 10);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# tutti-train as users start it: form of the output, and one-line errors that end all ranks at once.
+# tutti-train as users start it: the format of the output, and one-line errors that end all ranks at once.
 # usage: test_train.sh BIN_FOLDER
 set -u
 bin=$1
@@ -14,7 +14,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# expect_failure TEXT command...: ends in time with an error, and one line of its stderr, and only one, has the text.
+# expect_failure TEXT command...: ends in time with an error, and exactly one line of its stderr contains the text.
 expect_failure() {
     text=$1
     shift
@@ -27,7 +27,7 @@ expect_failure() {
 alone="$bin/tutti-train"
 three="$bin/tuttirun --standalone --nproc_per_node 3 $bin/tutti-train"
 
-# The form of the output.
+# The format of the output.
 timeout 60 $alone --model mlp --batch_size 20 --steps=41 --log-every 20 --metrics m.jsonl >out 2>err || fail "plain run"
 grep -q '^no MNIST found: training on' out || fail "the line on drawn digits is missing"
 [ "$(grep -c '^        step         loss$' out)" = 1 ] || fail "the losses have not one heading"
@@ -50,7 +50,8 @@ timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' ||
 timeout 60 $three --model mlp --batch-size 10 --steps 5 >out 2>err || fail "three ranks"
 [ "$(grep -c '^test accuracy (' out)" = 1 ] || fail "three ranks: not one last line"
 
-# MNIST's form: the last line says nothing of drawn digits. Numbers of epochs and speeds, over three epochs of four steps.
+# MNIST's format: the last line does not mention drawn digits. Numbers of epochs and speeds, over three epochs of four
+# steps.
 if command -v python3 >/dev/null; then
     python3 - mnist <<'EOF'
 import os, struct, sys
@@ -84,7 +85,7 @@ for before, row in zip(steps, steps[1:]):
         assert abs(own - (row["time_s"] - before["time_s"])) < 0.5 * own + 0.05, (before, row)
     assert own < row["time_s"] - before["time_s"] + 0.05, (before, row)
 EOF
-    # Ranks test with rank 0's moving values, those of its checkpoint: one rank alone finds the same loss.
+    # Ranks test with rank 0's moving values, which are in its checkpoint: a single rank computes the same loss.
     timeout 60 $bin/tuttirun --standalone --nproc_per_node 2 $alone --data mnist --model resnet20 --batch-size 4 --steps 8 \
         --checkpoint-dir moving --metrics two.jsonl >out 2>err || { fail "resnet20 with two ranks"; cat err; }
     timeout 60 $alone --data mnist --batch-size 4 --resume moving --epochs 0 --metrics one.jsonl >out 2>err || { fail "its test"; cat err; }
@@ -101,10 +102,10 @@ EOF
     grep -q '^step 12: test loss' out2 || { fail "--epochs 0 --resume trained"; cat out2; }
 fi
 
-# OFRecord: options, and what their errors name; the program that packs, shows and checks.
+# OFRecord: options, and their errors; the program that packs, shows and checks.
 if command -v python3 >/dev/null; then
     ofrecord="$bin/tutti-ofrecord"
-    expect_ofrecord() { # expect_ofrecord TEXT WORDS...: fails, and says so
+    expect_ofrecord() { # expect_ofrecord TEXT WORDS...: fails with that text
         text=$1
         shift
         timeout 20 $ofrecord "$@" >out 2>err && fail "no failure of tutti-ofrecord $*"
@@ -127,7 +128,7 @@ EOF
         { fail "no note on a record that is unlike the first"; cat err; }
     grep -q "damaged/train/part-1: .*, 1 with other features than the first one$" out || { fail "no count of them"; cat out; }
     expect_ofrecord "bla: expected pack, show or check" bla
-    expect_ofrecord "^  tutti-ofrecord check FILE" # without a word the help
+    expect_ofrecord "^  tutti-ofrecord check FILE" # without a command, prints the help
     of="$alone --dataset ofrecord --model mlp --batch-size 10 --data-part-num 2 --blob label:1,1:int32"
     timeout 60 $of --data parts --blob img_raw:28,28,1:float32 --epochs 3 --shuffle-after-epoch --log-every 1 >out 2>err ||
         { fail "--shuffle-after-epoch"; cat err; }
@@ -147,7 +148,7 @@ EOF
     expect_failure "a blob of type uint8; give the blob the type float32" $of --data parts --blob img_raw:28,28,1:uint8
 fi
 
-# MindSpore's LossMonitor: steps count within the epoch; 0 is never; a loss that is no number ends training.
+# MindSpore's LossMonitor: steps count within the epoch; 0 is never; a loss that is not a number ends training.
 timeout 60 $three --model mlp --batch-size 1000 --epochs 2 --monitor loss:4 --log-every 1 >out 2>err || { fail "--monitor"; cat err; }
 [ "$(grep -cE '^epoch: [12] step: 4, loss is [0-9.]+$' out)" = 2 ] || { fail "--monitor loss:4"; cat out; }
 grep -qE '^ +step +loss$' out && fail "--monitor leaves the other form of losses"
@@ -157,7 +158,7 @@ expect_failure 'In epoch: 1 step: [0-9]*, loss is NAN or INF, training process c
     --steps 50 --lr 1e6 --momentum 1 --monitor loss
 expect_failure 'expected loss, or loss:N' $alone --monitor losses:1
 
-# The progress line, where stderr is a terminal.
+# The progress line, if stderr is a terminal.
 if command -v python3 >/dev/null; then
     python3 - $alone <<'EOF' || fail "no progress on a terminal"
 import os, pty, re, subprocess, sys
@@ -184,7 +185,7 @@ timeout 60 $alone --nodes 127.0.0.1 --ctrl_port=$((20000 + $$ % 10000)) --model 
 [ "$(grep -c '^test accuracy (' out)" = 1 ] || fail "a list of nodes: not one last line"
 grep -q '"ranks":2' nodes.jsonl || fail "a list of nodes: not two ranks"
 
-# A number of devices alone: this machine. In a rank of a launcher it must be the launcher's.
+# A number of devices alone: this machine. In a rank of a launcher it must match the launcher's.
 for option in --device_num --gpu_device_num --gpu-device-num=; do
     count="$option 2"
     [ "$option" != "${option%=}" ] && count="${option}2"
@@ -200,7 +201,7 @@ grep -q '"ranks":3' devices.jsonl || fail "--device_num of the launcher: not thr
 expect_failure "device-num 2, but the launcher has started 3 ranks on this machine; leave out the option" $three --device_num 2
 expect_failure "device-num needs a value" $alone --device_num
 
-# Errors: alone and with three ranks, of which one tells.
+# Errors: with one rank, and with three ranks, one of which reports.
 for program in "$alone" "$three"; do
     expect_failure '/no/such is not a folder' $program --data /no/such
     expect_failure 'nearest known one is --momentum' $program --momentun 0.9
@@ -212,7 +213,7 @@ for program in "$alone" "$three"; do
     expect_failure '--metrics /no/such/file' $program --metrics /no/such/file
 done
 
-# Old files stay until there is something in their place: with --explain, and where the preparation or the first step fails.
+# Old files stay until they are replaced: with --explain, and if the preparation or the first step fails.
 mkdir precious
 touch precious/step-00000007.safetensors
 echo old >precious.m
@@ -229,7 +230,7 @@ timeout 60 $three --model mlp --batch-size 10 --steps 2 --metrics precious.m $in
 [ "$(ls precious)" = step-00000002.safetensors ] || fail "--overwrite leaves $(ls precious)"
 grep -q old precious.m && fail "old metrics stay"
 
-# Different options on one rank: told, not a hang.
+# Different options on one rank: an error, not a hang.
 for option in '--batch-size $((10 + RANK))' '--zero $RANK' '--check-parameters $RANK' '--freeze dense$((1 + RANK))' \
     '--mirror-mean $([ $RANK = 0 ] && echo yes || echo no)' '--parameter-broadcast $([ $RANK = 0 ] && echo yes || echo no)'; do
     printf '#!/bin/sh\nexec "%s/tutti-train" --model mlp --steps 3 %s\n' "$bin" "$option" >differ
@@ -240,7 +241,7 @@ for option in '--batch-size $((10 + RANK))' '--zero $RANK' '--check-parameters $
     grep -q 'different options, layers or data' err || { fail "different options are not told: $option"; cat err; }
 done
 
-# A GPU that cannot be used is an error where one was asked for, with its reason, and none where it was not.
+# An unusable GPU is an error, with the reason, only if a GPU was requested.
 for program in "$alone" "$three"; do
     TUTTI_CUDA_MODULE=/no/such/module.so expect_failure "cannot load /no/such/module.so.*; leave out --device cuda to train on the processor" \
         $program --device cuda --steps 1
@@ -251,15 +252,16 @@ expect_failure "expected with --lr-schedule step" $alone --lr-milestones 80
 expect_failure "tf32 and bf16 need a GPU" $alone --device host --precision bf16 --steps 1
 TUTTI_CUDA_MODULE=/no/such/module.so timeout 60 $alone --model mlp --batch-size 20 --steps 2 >out 2>err || fail "no GPU"
 
-# Model and optimizer come from the checkpoint; saying something else is an error.
+# Model and optimizer come from the checkpoint; other options are an error.
 timeout 60 $alone --model mlp --optimizer adam --batch-size 20 --steps 4 --checkpoint-dir adam >out 2>err || fail "saving with adam"
 timeout 60 $alone --resume adam --batch-size 20 --steps 8 >out 2>err || { fail "resuming without --model"; cat err; }
 grep -q '^resumed at step 4 from adam/step-00000004.safetensors$' out || { fail "resuming is not told"; cat out; }
 expect_failure '--model lenet: the checkpoint adam/step-00000004.safetensors was written with --model mlp' $alone --resume adam --model lenet
 expect_failure 'was written with --optimizer adam' $alone --resume adam --optimizer sgd
 
-# Ctrl-C in an epoch, with one rank and with three, to the launcher and to one rank: a checkpoint on all, with which the same folder
-# goes on. (A shell's background jobs ignore SIGINT, hence env.) wait_for_steps FILE: until the first losses are there.
+# Ctrl-C in an epoch, with one rank and with three, to the launcher and to one rank: writes a checkpoint, from which a
+# run with the same folder resumes. (A shell's background jobs ignore SIGINT, hence env.) wait_for_steps FILE: until
+# the first losses are printed.
 wait_for_steps() {
     for _ in $(seq 200); do
         [ "$(grep -c '"event":"step"' "$1" 2>/dev/null)" -ge 2 ] 2>/dev/null && return
@@ -268,7 +270,7 @@ wait_for_steps() {
     fail "no steps in $1"
 }
 children() { echo $(cat /proc/"$1"/task/*/children); }
-interrupt() { # interrupt NAME launcher|rank PROGRAM...: to whom the signal goes
+interrupt() { # interrupt NAME launcher|rank PROGRAM...: the process that gets the signal
     name=$1 how=$2
     shift 2
     env --default-signal=INT timeout -s KILL 100 "$@" --model mlp --batch-size 10 --steps 1000000 --log-every 1 --metrics "$name.jsonl" \
@@ -295,7 +297,7 @@ interrupt one launcher $alone
 interrupt three launcher $three
 interrupt rank rank $three
 
-# A second Ctrl-C ends at once, also while steps go on; before the first checkpoint no folder is there.
+# A second Ctrl-C ends at once, also during steps; before the first checkpoint there is no folder.
 env --default-signal=INT timeout -s KILL 100 $alone --model lenet --batch-size 2000 --steps 100 --metrics slow.jsonl --checkpoint-dir slow >out 2>err &
 pid=$!
 for _ in $(seq 200); do grep -q '"event":"start"' slow.jsonl 2>/dev/null && break || sleep 0.1; done
@@ -307,7 +309,8 @@ kill -0 "$target" 2>/dev/null && fail "a second Ctrl-C does not end it"
 wait $pid
 [ -e slow ] && fail "a folder is left: $(ls -a slow)"
 
-# Parallel modes: stand_alone prints one rank's losses, once; --explain ends before training; a saved strategy is read again.
+# Parallel modes: stand_alone prints one rank's losses, once; --explain ends before training; a saved strategy is read
+# again.
 two="$bin/tuttirun --standalone --nproc_per_node 2 $bin/tutti-train"
 options="--model mlp --batch-size 10 --steps 3 --log-every 1"
 timeout 60 $alone $options >expected 2>err || { fail "one rank"; cat err; }
@@ -324,7 +327,7 @@ timeout 60 $two $options --strategy layers.txt --view consistent >out 2>err || {
 cmp -s expected out || { fail "a saved strategy gives other losses"; diff expected out; }
 grep -q '^dense1 outputs$' layers.txt || { fail "--save-strategy"; cat layers.txt; }
 
-# A warning where a step has other samples than before, or batch norm other parts of them; none where losses go on.
+# A warning if a step has other samples than before, or batch norm other parts of them; none if losses continue.
 timeout 60 $alone --model mlp --batch-size 20 --steps 4 --checkpoint-dir saved >out 2>err || fail "saving"
 timeout 60 $two --model mlp --batch-size 10 --steps 8 --resume saved >out 2>err || fail "resuming with two ranks"
 grep -q warning err && { fail "a warning where a step has the same samples"; cat err; }
@@ -337,7 +340,7 @@ if [ -d moving ]; then
     grep -q 'warning: .* statistics of 2 parts of each batch, now 1: losses will differ' err || { fail "no warning of batch norm"; cat err; }
 fi
 
-# Training that diverges between the losses that are told: no checkpoint, no success.
+# Training that diverges between two reported losses: no checkpoint, no success.
 bad="--model mlp --batch-size 20 --steps 12 --lr 1e6 --optimizer momentum --weight-decay 1"
 expect_failure 'the loss at step 12 is not a number: training diverged; lower --lr' $alone $bad --log-every 1000
 timeout 60 $two $bad --log-every 1000 --checkpoint-dir bad >out 2>err && fail "two ranks that diverge end well"

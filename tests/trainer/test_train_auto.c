@@ -1,6 +1,6 @@
 /*
- * tutti-train --parallel-mode auto_parallel: what it chooses trains as any other strategy does, keeps to a limit of memory, and is the
- * same on all ranks; measured times are kept in a file.
+ * tutti-train --parallel-mode auto_parallel: the chosen strategy trains like any other, respects a memory limit, and
+ * is the same on all ranks; measured times are kept in a file.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -15,7 +15,7 @@ TestSuite(train_auto, .init = training_folder_make, .fini = training_folder_remo
 
 /* ---------------------------------------------------------------------------------------------- losses */
 
-/* As of one rank, but for rounding; and to the last bit as those of the same strategy from a file. */
+/* Losses equal those of one rank except for rounding, and those of the same strategy from a file bit for bit. */
 static void check_losses(const char *model, int nranks, int steps) {
     char path[FILES_PATH_BYTES], number[16];
     double whole[TRAINING_LOSSES], found[TRAINING_LOSSES], again[TRAINING_LOSSES];
@@ -47,7 +47,7 @@ Test(train_auto, trains_as_one_rank_does_and_as_its_strategy_from_a_file, .timeo
 
 typedef struct question {
     training_run run;
-    const char *expected; /* in the error; NULL: none is expected */
+    const char *expected; /* text in the error; NULL: no error is expected */
     double least, most;   /* bytes that the strategy may take */
     int measured;         /* pieces that are measured: at least 1, or 0 */
     double crowding;      /* 0: any */
@@ -71,7 +71,7 @@ static tutti_status ask(ranks_context *context) {
                 bytes, q->least, q->most);
     const int measured = train.automatic->pieces.measured;
     RANKS_CHECK((measured > 0) == (q->measured > 0), "%d pieces were measured", measured);
-    RANKS_CHECK(train.automatic->setup.sample_us > 0, "making a sample of a batch takes no time");
+    RANKS_CHECK(train.automatic->setup.sample_us > 0, "the time to make a sample of a batch is 0");
     const double crowding = train.automatic->pieces.crowding;
     RANKS_CHECK(q->crowding == 0 || crowding == q->crowding, "%g ranks of a core", crowding);
     for (int i = 0; i < train.automatic->pieces.count; i++) {
@@ -99,14 +99,13 @@ static void check(int nranks, question *q, const char *const *environment) {
 
 #define AUTO "--model", "lenet", "--batch-size", "8", "--parallel-mode", "auto_parallel"
 
-/* LeNet's parameters, gradients and velocity are 20 MB on each rank where nothing is divided; divided by two ranks, half of that and some
- * activations. */
-Test(train_auto, keeps_to_a_limit_of_memory_or_says_what_the_least_is, .timeout = 200) {
+/* LeNet's parameters, gradients and velocity are 20 MB on each rank if nothing is divided; divided by two ranks, half
+ * of that and some activations. */
+Test(train_auto, respects_a_memory_limit_or_reports_the_least_possible, .timeout = 200) {
     question any = {.run = {.options = {AUTO}}, .least = 1e6, .most = 40e6, .measured = 1};
     question tight = {.run = {.options = {AUTO, "--memory-limit", "14MB"}}, .least = 1e6, .most = 14e6, .measured = 1};
     question lacking = {.run = {.options = {AUTO, "--memory-limit", "2 MiB"}},
-                        .expected =
-                            "--memory-limit 2097152: no strategy fits it; the smallest found needs 1"};
+                        .expected = "--memory-limit 2097152: no strategy fits it; the smallest found needs 1"};
     question wrong = {.run = {.options = {AUTO, "--memory-limit", "much"}},
                       .expected = "--memory-limit much: expected a size"};
     question other = {.run = {.options = {"--model", "lenet", "--memory-limit", "2GiB"}},
@@ -118,8 +117,8 @@ Test(train_auto, keeps_to_a_limit_of_memory_or_says_what_the_least_is, .timeout 
     check(1, &other, NULL);
 }
 
-/* Of frozen layers neither gradient nor velocity is kept: dense1 has 6.4 of LeNet's 6.7 MB of parameters, and nothing is trained
- * before it, so that it does not run backwards, either. */
+/* Frozen layers keep neither gradient nor velocity: dense1 has 6.4 of LeNet's 6.7 MB of parameters, and nothing is
+ * trained before it, so that it does not run backwards, either. */
 Test(train_auto, prices_frozen_layers_and_the_expanded_loss, .timeout = 200) {
     question frozen = {.run = {.options = {AUTO, "--freeze", "conv", "--freeze", "dense1"}},
                        .least = 1e6,
@@ -179,7 +178,7 @@ Test(train_auto, a_damaged_or_foreign_file_of_times_is_an_error_that_names_it, .
 
 /* --------------------------------------------------------------------------------------------- failures */
 
-/* Rank 1 was started with other options than the rest. */
+/* Rank 1 has other options than the other ranks. */
 static tutti_status differ(ranks_context *context) {
     tutti_trainer *trainer;
     const tutti_train_model model = TUTTI_TRAIN_MODEL(.name = "lenet");
@@ -209,7 +208,7 @@ static tutti_status fail_before(ranks_context *context) {
         TUTTI_TRAIN_DATA(.dataset = "mnist", .folder = context->rank == 1 ? "/no/such/folder" : context->argument);
     const tutti_status status = tutti_train_open(context->comm, &model, &data, &options, &trainer);
     RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "/no/such/folder") != NULL,
-                "rank %d does not know of rank 1's failure: %s", context->rank,
+                "rank %d's error does not mention rank 1's failure: %s", context->rank,
                 status == TUTTI_OK ? "success" : tutti_last_error());
     return TUTTI_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * Strategies that are searched for, and predicted, on GPUs: kernels are measured by what their stream takes, and what moves by the calls
- * that redistributions on GPUs make. On the stand-in or a real GPU, as test_train_cuda.c.
+ * The search for strategies, and predictions, on GPUs: kernels are measured by the time in their stream, and data
+ * movement by the calls that redistributions on GPUs make. On the stand-in or a real GPU, like test_train_cuda.c.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static bool is_standin(void) {
 }
 
 static void make_folder(void) {
-    if (!is_standin() && access("/dev/nvidiactl", F_OK) != 0) cr_skip("no GPU, and no stand-in");
+    if (!is_standin() && access("/dev/nvidiactl", F_OK) != 0) cr_skip("no GPU or stand-in");
     training_folder_make();
 }
 
@@ -28,7 +28,7 @@ TestSuite(train_auto_cuda, .init = make_folder, .fini = training_folder_remove, 
 
 /* ---------------------------------------------------------------------------------------------- losses */
 
-Test(train_auto_cuda, what_is_chosen_gives_the_losses_of_data_parallelism) {
+Test(train_auto_cuda, the_chosen_strategy_has_the_losses_of_data_parallelism) {
     enum { STEPS = 6, MODE = 13 };
     for (int i = 0; i < 3; i++) {
         const int nranks = i == 1 ? 4 : 2;
@@ -49,11 +49,11 @@ Test(train_auto_cuda, what_is_chosen_gives_the_losses_of_data_parallelism) {
 
 static tutti_status check_number(const char *line, const char *before) {
     const char *at = strstr(line, before);
-    RANKS_CHECK(at != NULL && atof(at + strlen(before)) > 0, "no \"%sNUMBER\" in: %s", before, line);
+    RANKS_CHECK(at != NULL && atof(at + strlen(before)) > 0, "\"%sNUMBER\" is missing in: %s", before, line);
     return TUTTI_OK;
 }
 
-/* A row of a layer has two times, one of a plan, too. */
+/* A layer's row has two times, and so has a plan's. */
 static tutti_status check_line(const char *line, double *dense_us) {
     double predicted, measured;
     int layer;
@@ -62,7 +62,7 @@ static tutti_status check_line(const char *line, double *dense_us) {
         return check_number(line, ", measured ");
     }
     if (sscanf(line, "dense%d %*s %*s %*s %lf %lf", &layer, &predicted, &measured) != 3) return TUTTI_OK;
-    RANKS_CHECK(predicted > 0 && measured > 0, "a layer takes no time: %s", line);
+    RANKS_CHECK(predicted > 0 && measured > 0, "the time of a layer is 0: %s", line);
     if (layer <= 2 && strstr(line, "(bias)") == NULL) dense_us[layer - 1] = predicted;
     return TUTTI_OK;
 }
@@ -74,7 +74,8 @@ static tutti_status check_explanation(char *text) {
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) TUTTI_TRY(check_number(text, lines[i]));
     for (char *rest = text, *line; (line = strsep(&rest, "\n")) != NULL;) TUTTI_TRY(check_line(line, dense_us));
     RANKS_CHECK(dense_us[0] > 0 && dense_us[1] > 0, "dense1 or dense2 has no row");
-    /* By the arithmetic eighty times as long; by what enqueuing takes, the same. On a GPU launching it may be most of both. */
+    /* Eighty times as long by the arithmetic, equal by the time of enqueuing. On a GPU launches may be most of both
+     * times. */
     RANKS_CHECK(!is_standin() || dense_us[0] > 3 * dense_us[1], "dense1 takes %g us, dense2 %g", dense_us[0],
                 dense_us[1]);
     return TUTTI_OK;
@@ -102,7 +103,7 @@ static const char *run(int nranks, training_run *what, ranks_body body, const ch
         body);
 }
 
-/* Steps of data parallelism are recorded, those of the others launched. */
+/* Steps of data parallelism are recorded, steps of the other modes launched. */
 Test(train_auto_cuda, layers_plans_and_steps_are_predicted_and_measured) {
     static const char *const modes[] = {"data_parallel", "auto_parallel"};
     for (int i = 0; i < 2; i++) {

@@ -1,7 +1,7 @@
 /*
- * Training on a GPU: losses next to the host's, whatever the optimizer, recorded or launched, alone or on two ranks, and
- * over checkpoints. On the stand-in (TUTTI_CUDA_MODULE), whose kernels are those of kernels/cuda run on the host, or on
- * the GPU that this machine has. Skipped where there is neither.
+ * Training on a GPU: losses compared with the host's, for every optimizer, recorded or launched, on one or two ranks,
+ * and across checkpoints. On the stand-in (TUTTI_CUDA_MODULE), whose kernels are those of kernels/cuda run on the
+ * host, or on this machine's GPU. Skipped if there is neither.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 static char folder[FILES_PATH_BYTES];
 
 static void make_folder(void) {
-    if (getenv("TUTTI_CUDA_MODULE") == NULL && access("/dev/nvidiactl", F_OK) != 0) cr_skip("no GPU, and no stand-in");
+    if (getenv("TUTTI_CUDA_MODULE") == NULL && access("/dev/nvidiactl", F_OK) != 0) cr_skip("no GPU or stand-in");
     files_make_folder(folder);
     files_write_mnist(folder, 120, 31);
 }
@@ -58,8 +58,9 @@ Test(train_cuda, losses_are_the_hosts_with_every_optimizer) {
     }
 }
 
-/* The second loss, too, where no value of a max-pool changes its place in the first step: a start in ten or fewer has one, and three
- * that all have one are rarer than one in a thousand. Then the loss differs by about a thousandth. */
+/* The second loss agrees, too, if no value of a max-pool changes its place in the first step: at most one start in
+ * ten has such a value, so three starts that all have one are rarer than one in a thousand. With such a value the
+ * loss differs by about a thousandth. */
 Test(train_cuda, lenet_begins_as_on_the_host) {
     static const char *const seeds[] = {"1", "2", "3"};
     int near = 0;
@@ -88,8 +89,8 @@ Test(train_cuda, a_recorded_step_gives_the_bits_of_a_launched_one) {
     expect_near(STEPS, a, b, 0);
 }
 
-/* By one rank that computes the parts of two, whose sums have only one order: bit for bit, on the stand-in. On a GPU cuBLAS may take
- * another kernel for a gradient that lies elsewhere; there `what` is smooth. */
+/* Compares with one rank that computes the parts of two, whose sums have only one order: bit for bit on the stand-in.
+ * On a GPU cuBLAS may use another kernel for a gradient at another address; there `what` is smooth. */
 static void expect_parts(training_run what, const double *got) {
     double parts[TRAINING_LOSSES];
     int count = 0;
@@ -109,7 +110,7 @@ Test(train_cuda, two_ranks_give_the_bits_of_one_that_computes_both_parts) {
     expect_parts(two, got);
 }
 
-/* Redistributions between the layers, forwards and backwards, and bias and ReLU behind partial sums. */
+/* Covers redistributions between the layers, forwards and backwards, and bias and ReLU after partial sums. */
 Test(train_cuda, layers_that_are_divided_give_the_losses_of_one_rank) {
     static const char *const strategies[] = {"dense1 outputs\ndropout outputs\ndense2 samples\n",
                                              "dense1 inputs\ndense2 outputs\n", "dense1 samples\ndense2 inputs\n"};
@@ -129,7 +130,7 @@ Test(train_cuda, layers_that_are_divided_give_the_losses_of_one_rank) {
 
 #define EXPAND OPTIONS("--model", "mlp", "--view", "consistent", "--loss", "softmax_cross_entropy_expand")
 
-/* 0.9 for the label, the rest for a class that the sample's number chooses, where that is known. */
+/* 0.9 for the label, the rest for a class that the sample's number selects, if that is known. */
 static tutti_status smooth_labels(void *context, const int32_t *labels, const int64_t *indices, int count, int classes,
                                   float *distributions_out) {
     (void)context;
@@ -141,7 +142,8 @@ static tutti_status smooth_labels(void *context, const int32_t *labels, const in
     return TUTTI_OK;
 }
 
-/* Of ranks with whole logits, whose steps are recorded; of ranks that have some of the classes, or of the classes and samples. */
+/* On ranks with whole logits, whose steps are recorded, and on ranks that have some of the classes, or of the classes
+ * and samples. */
 Test(train_cuda, the_expanded_loss_is_the_hosts_with_whole_and_with_divided_classes) {
     static const struct {
         int nranks;
@@ -178,7 +180,8 @@ Test(train_cuda, two_ranks_follow_one_rank_with_the_whole_batch) {
     expect_near(STEPS, b, a, TRAINING_ROUNDING);
 }
 
-/* By the stand-in for NCCL, whose calls can be recorded: with fault, a run that makes more of them than that many. */
+/* With the stand-in for NCCL, whose calls can be recorded; with a fault, a run that makes more than that number of
+ * calls fails. */
 static void run_on_two_gpus(training_run *run, const char *fault, double *losses_out) {
     setenv("STANDIN_NCCL_FAIL", fault, 1);
     run->own_gpus = true;
@@ -186,7 +189,7 @@ static void run_on_two_gpus(training_run *run, const char *fault, double *losses
     unsetenv("STANDIN_NCCL_FAIL");
 }
 
-Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of_their_own) {
+Test(train_cuda, a_recorded_step_contains_the_buckets_reduced_in_their_own_stream) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often NCCL is called is known of its stand-in only");
     training_run recorded = {.options = {OPTIONS("--model", "lenet", "--optimizer", "adam", "--device", "cuda")}},
                  launched;
@@ -194,14 +197,14 @@ Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of
     launched = recorded;
     launched.options[12] = "--eager";
     double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
-    run_on_two_gpus(&recorded, "ncclAllReduce:9:2", a); /* two buckets, three steps, and one to try */
+    run_on_two_gpus(&recorded, "ncclAllReduce:9:2", a); /* two buckets, three steps, and one trial */
     run_on_two_gpus(&launched, "", b);
     expect_near(STEPS, a, b, 0);
     launched.own_gpus = false;
     expect_parts(launched, a);
 }
 
-/* By the engine for ranks on one GPU: in each step that is not replayed a rank's stream writes values, at least one. */
+/* With the engine for ranks on one GPU: in each step that is not replayed a rank's stream writes at least one value. */
 Test(train_cuda, ranks_that_share_a_gpu_record_their_steps) {
     enum { MANY = 24 };
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often streams write values is known of the stand-in only");
@@ -220,7 +223,7 @@ Test(train_cuda, ranks_that_share_a_gpu_record_their_steps) {
     expect_near(MANY, b, a, 0);
 }
 
-Test(train_cuda, where_sums_keep_the_order_of_ranks_steps_are_launched) {
+Test(train_cuda, steps_are_launched_if_sums_keep_the_order_of_ranks) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("two GPUs and NCCL are the stand-ins'");
     training_run two = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}};
     two.options[1] = "6";
@@ -232,7 +235,7 @@ Test(train_cuda, where_sums_keep_the_order_of_ranks_steps_are_launched) {
     expect_parts(two, got);
 }
 
-/* NCCL's sums of a GPU may come in another order than the host's. */
+/* NCCL's sums on a GPU may have another order than the host's. */
 static void check_zero(training_run plain, int at, bool own_gpus) {
     training_run zero = plain;
     double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
@@ -243,7 +246,8 @@ static void check_zero(training_run plain, int at, bool own_gpus) {
     expect_near(STEPS, b, a, getenv("TUTTI_CUDA_MODULE") != NULL ? 0 : 2e-4);
 }
 
-/* Of ranks that share a GPU, and that have one each; recorded and launched; layers divided, and some frozen. */
+/* On ranks that share a GPU, and ranks with one each; recorded and launched; with divided layers, and with frozen
+ * ones. */
 Test(train_cuda, zero_gives_the_bits_of_whole_optimizers) {
     const bool own_gpus = getenv("TUTTI_CUDA_MODULE") != NULL;
     training_run run = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--device", "cuda")}}, other = run;
@@ -256,7 +260,7 @@ Test(train_cuda, zero_gives_the_bits_of_whole_optimizers) {
     check_zero(run, 16, own_gpus);
 }
 
-Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
+Test(train_cuda, a_failed_recording_is_an_error_with_advice) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("failures can be made on the stand-in only");
     training_run what = {
         .options = {OPTIONS("--model", "lenet", "--device", "cuda")}, .data = folder, .own_gpus = true};
@@ -275,14 +279,14 @@ Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
     OPTIONS("--model", "resnet20", "--resize", "16", "--optimizer", "momentum", "--nesterov", "--weight-decay",        \
             "1e-4", "--no-decay-norm-bias", "--device", device)
 
-enum { FEW = 3, MORE = 18 }; /* steps; where options behind those go */
+enum { FEW = 3, MORE = 18 }; /* steps; index of the options after those */
 
 static bool is_near(double got, double expected, double tolerance) {
     return fabs(got - expected) <= tolerance * (1 + fabs(expected));
 }
 
-/* Where no value of a ReLU changes its side in the first steps (training.h), which it does with fewer than half of the seeds, the
- * losses are the host's within rounding, and what a test gives with the moving values is near. */
+/* If no value of a ReLU changes its side in the first steps (training.h), as with more than half of the seeds, the
+ * losses are the host's within rounding, and a test's results with the moving values are close. */
 static void expect_host_and_cuda_agree(int nranks, training_run host) {
     static const char *const seeds[] = {"1", "2", "3", "4"};
     double expected[TRAINING_LOSSES], got[TRAINING_LOSSES];
@@ -309,7 +313,7 @@ Test(train_cuda, a_residual_network_trains_and_is_tested_as_on_the_host) {
     expect_host_and_cuda_agree(1, (training_run){.options = {RESNET("host")}});
 }
 
-/* Batch norm of all samples of part of the channels; of part of the samples, before a dense layer divided by outputs. */
+/* Batch norm over all samples of some channels, and over some samples, before a dense layer divided by outputs. */
 Test(train_cuda, divided_layers_of_a_residual_network_give_the_hosts_losses) {
     static const char *const modes[] = {"layerwise_parallel", "hybrid_parallel"};
     for (int i = 0; i < 2; i++) {
@@ -330,7 +334,7 @@ Test(train_cuda, a_recorded_step_of_a_residual_network_gives_the_bits_of_a_launc
     cr_assert(a[0] != a[1] && recorded.test_loss == launched.test_loss);
 }
 
-/* 512 channels of three ranks are no multiples of four. */
+/* 512 channels divided by three ranks are not multiples of four. */
 Test(train_cuda, a_layer_without_kernels_for_gpus_is_refused_by_name) {
     training_run what = {.options = {OPTIONS("--model", "mlp", "--dropout", "0.3", "--device", "cuda",
                                              "--parallel-mode", "layerwise_parallel")},
@@ -343,7 +347,8 @@ Test(train_cuda, a_layer_without_kernels_for_gpus_is_refused_by_name) {
               "%s", failure);
 }
 
-/* bfloat16 rounds each factor by up to 2^-9 of it, a product by 2^-8 of its terms; of LeNet only the first loss is near. */
+/* bfloat16 rounds each factor by up to 2^-9 of it, a product by 2^-8 of its terms; for LeNet only the first loss is
+ * close. */
 Test(train_cuda, bfloat16_stays_near_fp32) {
     for (int smooth = 0; smooth < 2; smooth++) {
         training_run exact = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}, .smooth = smooth == 1};
@@ -375,7 +380,7 @@ static int count_allocations(training_run what, const char *steps) {
     return counted() - before;
 }
 
-Test(train_cuda, a_step_takes_no_memory) {
+Test(train_cuda, a_step_allocates_no_memory) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often memory is taken is known on the stand-in only");
     training_run exact = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--device", "cuda")}},
                  rounded = exact;
@@ -387,8 +392,8 @@ Test(train_cuda, a_step_takes_no_memory) {
     }
 }
 
-/* Half of the steps on one device, the rest, from a checkpoint, on the other. The MLP: where a rounding moves a value of its ReLU over
- * 0, one unit lacks one sample, and the loss moves by less than 1e-4. */
+/* Half of the steps on one device, the rest, from a checkpoint, on the other. With the MLP: if a rounding moves a
+ * value of its ReLU over 0, one unit lacks one sample, and the loss changes by less than 1e-4. */
 static void check_resume(char *first_device, char *second_device, const double *expected) {
     char checkpoints[FILES_PATH_BYTES];
     double got[TRAINING_LOSSES];
@@ -405,7 +410,7 @@ static void check_resume(char *first_device, char *second_device, const double *
     files_remove(checkpoints);
 }
 
-Test(train_cuda, checkpoints_go_from_one_device_to_the_other) {
+Test(train_cuda, checkpoints_move_from_one_device_to_the_other) {
     training_run whole = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--epochs", "9")}};
     double expected[TRAINING_LOSSES];
     expect_run(1, &whole, STEPS, expected);
@@ -414,7 +419,7 @@ Test(train_cuda, checkpoints_go_from_one_device_to_the_other) {
     check_resume("cuda", "cuda", expected);
 }
 
-Test(train_cuda, a_failure_in_the_stream_ends_the_run_with_its_words) {
+Test(train_cuda, a_failure_in_the_stream_ends_the_run_with_its_text) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("failures can be made on the stand-in only");
     static const char *const points[] = {"task:60", "task:20", "copy:9", "event_record:4", "alloc:6"};
     for (int i = 0; i < 5; i++) {

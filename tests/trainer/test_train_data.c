@@ -1,6 +1,6 @@
 /*
- * Training on other data than MNIST's files: OFRecord, CIFAR, any number of classes. Losses are compared bit for bit where the
- * same samples come in the same order.
+ * Training on other data than MNIST's files: OFRecord, CIFAR, any number of classes. Losses are compared bit for bit
+ * if the same samples are read in the same order.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static void expect_equal(int count, const double *a, const double *b) {
     for (int i = 0; i < count; i++) cr_assert(a[i] == b[i], "loss %d: %.10f and %.10f", i, a[i], b[i]);
 }
 
-/* What two ranks give, and one rank that computes both parts. */
+/* The losses of two ranks, and of one rank that computes both parts. */
 static void expect_parts(const training_run *what, int steps) {
     double two[TRAINING_LOSSES], parts[TRAINING_LOSSES];
     training_run run = *what;
@@ -93,7 +93,7 @@ static double test_loss_of(int nranks, const training_run *what) {
     return run.test_loss;
 }
 
-/* What follows the first samples would change the loss; batches of 3 and of 3, 6 or 9 do not divide their number. */
+/* The samples after the first ones would change the loss; batches of 3 and of 3, 6 or 9 do not divide their number. */
 Test(train_data, a_bounded_test_is_on_the_same_samples_with_any_number_of_ranks, .timeout = 60) {
     files_write_mnist(folder, 123, 31);
     pack(TUTTI_DATA_TRAIN, "train", 60);
@@ -146,7 +146,7 @@ Test(train_data, drawn_images_of_cifars_form_are_learned, .timeout = 60) {
     cr_assert(late < 0.2, "mean loss of the last ten steps: %g", late);
 }
 
-/* Defaults of what is not named. */
+/* Defaults of options that are not given. */
 static tutti_status look_at_defaults(ranks_context *context) {
     static const struct {
         const char *options[4], *model;
@@ -183,7 +183,7 @@ Test(train_data, the_default_model_of_cifar_and_rates_of_residual_networks_do_no
     for (int i = 0; i < 4; i++) cr_assert(losses[i] < 5, "loss %d: %g", i + 1, losses[i]);
 }
 
-/* The same images, augmented in the same way, whatever the number of ranks; of two ranks, bit for bit. */
+/* The same images, augmented in the same way, for any number of ranks; for two ranks, bit for bit. */
 Test(train_data, augmented_images_do_not_depend_on_the_number_of_ranks, .timeout = 60) {
     training_run one = {.options = {"--dataset", "cifar10", "--shuffle-buffer", "10", "--batch-size", "12", "--steps",
                                     "8", "--lr", "0.01"},
@@ -236,7 +236,7 @@ Test(train_data, batches_of_all_ranks_do_not_depend_on_their_number_and_mode, .t
                    22, 12);
 }
 
-/* An epoch is --repeat passes; the run goes on in the second of them. */
+/* An epoch is --repeat passes; the run resumes in the second of them. */
 Test(train_data, a_resumed_run_on_augmented_images_gives_the_losses_of_one_that_never_stopped, .timeout = 60) {
     char checkpoints[FILES_PATH_BYTES];
     training_run whole = {.options = {"--dataset", "cifar10", "--model", "mlp", "--batch-size", "10", "--repeat", "3",

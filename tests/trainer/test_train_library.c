@@ -1,6 +1,6 @@
 /*
- * Training as a library: what a program that includes <tutti/train.h> gets, and nothing else of the trainer. Whichever way the data
- * come, and whichever program makes the loop, losses are the same bits.
+ * Training as a library: uses only <tutti/train.h> of the trainer. Losses are equal bit for bit however the data are
+ * given, and whichever program runs the loop.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -22,7 +22,7 @@ typedef struct record {
 
 static tutti_status keep_loss(void *context, const tutti_train_moment *now) {
     record *kept = context;
-    RANKS_CHECK(now->has_loss && kept->count < STEPS, "step %lld has no loss, or is one too many",
+    RANKS_CHECK(now->has_loss && kept->count < STEPS, "step %lld has no loss, or is beyond the last one",
                 (long long)now->step);
     kept->losses[kept->count++] = now->loss;
     return TUTTI_OK;
@@ -59,7 +59,7 @@ static tutti_status use_all_ways(ranks_context *context) {
     const tutti_data_op rescale = {"rescale", {1.0 / 255, 0}};
     const tutti_data_op ops[] = {rescale, {"batch", {BATCH, 1}}, {"repeat", {-1}}};
     TUTTI_TRY(losses_of(context->comm, &TUTTI_TRAIN_MODEL(.name = "mlp"), &named, &by_name));
-    RANKS_CHECK(by_name.losses[0] > 1 && by_name.losses[1] != by_name.losses[0], "these are no losses");
+    RANKS_CHECK(by_name.losses[0] > 1 && by_name.losses[1] != by_name.losses[0], "these are not losses");
     TUTTI_TRY(losses_of(context->comm, &list, &named, &by_layers));
     TUTTI_TRY(expect_same(&by_name, &by_layers, "a list of layers"));
     TUTTI_TRY(tutti_data_open_mnist(folder, TUTTI_DATA_TRAIN, &train));
@@ -84,7 +84,7 @@ Test(train_library, losses_are_the_same_however_model_and_data_are_given, .timeo
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, use_all_ways, NULL);
 }
 
-/* Layers that say nothing of their weights begin as if their usual initializer had been named. */
+/* Layers that name no initializer begin as if their usual one had been named. */
 static tutti_status leave_weights_open(ranks_context *context) {
     const tutti_train_data data = TUTTI_TRAIN_DATA(.folder = folder);
     record open, named, zeros;
@@ -103,7 +103,7 @@ static tutti_status leave_weights_open(ranks_context *context) {
                 open.losses[0]);
     list[3].initializer = TUTTI_INITIALIZER_CONSTANT;
     TUTTI_TRY(losses_of(context->comm, &TUTTI_TRAIN_MODEL(.layers = list, .nlayers = 4), &data, &zeros));
-    RANKS_CHECK(fabs(zeros.losses[0] - log(10)) < 1e-6, "no weights of 0: %g", zeros.losses[0]);
+    RANKS_CHECK(fabs(zeros.losses[0] - log(10)) < 1e-6, "weights are not 0: %g", zeros.losses[0]);
     return TUTTI_OK;
 }
 
@@ -113,7 +113,7 @@ Test(train_library, layers_that_name_no_initializer_do_not_begin_with_zeros, .ti
 
 /* ------------------------------------------------------------------------------------------ expanded loss */
 
-/* Of a label: 0.9, and the rest in equal parts for all. */
+/* 0.9 for the label, and the rest in equal parts for all classes. */
 static tutti_status smooth_labels(void *context, const int32_t *labels, const int64_t *indices, int count, int classes,
                                   float *distributions_out) {
     const float rest = *(const float *)context;
@@ -216,7 +216,7 @@ Test(train_library, labels_as_distributions_are_numbers_from_0_on, .timeout = 60
     for (int which = 0; which < 3; which++) expect_ranks(1, refuse_distributions, &which);
 }
 
-/* Logits that stay where they are need no redistribution behind the last layer. */
+/* Logits that stay where they are need no redistribution after the last layer. */
 static tutti_status explain(ranks_context *context) {
     static const char *const losses[] = {"softmax_cross_entropy", "softmax_cross_entropy_expand"};
     char text[2][8192] = {"", ""};
@@ -286,7 +286,7 @@ static tutti_status loop(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(train_library, a_loop_of_the_callers_steps_tests_saves_and_goes_on, .timeout = 60) {
+Test(train_library, a_loop_of_the_caller_steps_tests_saves_and_resumes, .timeout = 60) {
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, loop, NULL);
 }
 
@@ -294,7 +294,7 @@ Test(train_library, a_loop_of_the_callers_steps_tests_saves_and_goes_on, .timeou
 
 typedef struct story {
     char text[512];
-    int64_t stop_at; /* this rank asks after that step; 0: it does not */
+    int64_t stop_at; /* this rank asks to stop after that step; 0: it does not */
     int64_t fail_at;
     tutti_train_moment at_end;
 } story;
@@ -333,7 +333,7 @@ static tutti_status hear_epoch_end(void *context, const tutti_train_moment *now)
 }
 
 static tutti_status hear_evaluated(void *context, const tutti_train_moment *now) {
-    RANKS_CHECK(now->test != NULL && now->test->samples == 23, "the callback gets no test");
+    RANKS_CHECK(now->test != NULL && now->test->samples == 23, "the callback gets no test event");
     tell(context, "t ", now);
     return TUTTI_OK;
 }
@@ -370,15 +370,15 @@ static tutti_status hear_all(ranks_context *context) {
     RANKS_CHECK(strcmp(all.text, "b e1:1 <1:1-1:1> <1:2-1:2> E1:2 e2:1 <2:1-2:1> t z") == 0, "rank %d heard %s",
                 context->rank, all.text);
     RANKS_CHECK(all.at_end.rank == context->rank && all.at_end.nranks == context->nranks && all.at_end.stopped_by == 0,
-                "the rank is not told");
+                "the last event has wrong values");
     return TUTTI_OK;
 }
 
-Test(train_library, callbacks_hear_all_events_in_order_on_all_ranks, .timeout = 60) {
+Test(train_library, callbacks_get_all_events_in_order_on_all_ranks, .timeout = 60) {
     for (int nranks = 1; nranks <= 3; nranks++) expect_ranks(nranks, hear_all, NULL);
 }
 
-/* Of three ranks the last one alone has a callback. */
+/* Only the last of three ranks has a callback. */
 static tutti_status stop_early(ranks_context *context) {
     story all = {.stop_at = 2};
     tutti_train_result result;
@@ -398,7 +398,7 @@ static tutti_status fail_early(ranks_context *context) {
     tutti_train_result result;
     const tutti_status status = run_heard(context, 1, &all, &result);
     const bool own = context->rank == context->nranks - 1;
-    RANKS_CHECK(status != TUTTI_OK, "rank %d knows of no failure", context->rank);
+    RANKS_CHECK(status != TUTTI_OK, "rank %d has no error", context->rank);
     RANKS_CHECK(!own || strcmp(tutti_last_error(), "callback story: enough of it") == 0, "%s", tutti_last_error());
     RANKS_CHECK(tutti_comm_error(context->comm) != TUTTI_OK, "rank %d has a whole communicator", context->rank);
     return TUTTI_OK;
@@ -408,7 +408,7 @@ Test(train_library, a_callback_that_fails_ends_all_ranks, .timeout = 60) {
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, fail_early, NULL);
 }
 
-/* What would call itself without end. */
+/* These calls would recurse without end. */
 static tutti_status call_all(void *context, const tutti_train_moment *now) {
     int *refused = context;
     tutti_train_evaluation tested;
@@ -439,6 +439,6 @@ static tutti_status call_from_callbacks(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(train_library, callbacks_cannot_begin_steps_and_training_goes_on, .timeout = 60) {
+Test(train_library, callbacks_cannot_begin_steps_and_training_continues, .timeout = 60) {
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, call_from_callbacks, NULL);
 }

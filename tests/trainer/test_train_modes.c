@@ -1,8 +1,10 @@
 /*
- * Views and parallel modes of the trainer: however the work is cut, losses are those of one rank with the whole batch.
+ * Views and parallel modes of the trainer: losses are those of one rank with the whole batch, however the work is
+ * divided.
  *
- * How near: an MLP's differ by rounding only. LeNet's do for the first steps; then a max-pool whose two largest values differ by a
- * rounding may send a gradient elsewhere (support/training/training.h), and losses drift by up to some thousandths.
+ * Tolerances: an MLP's losses differ by rounding only. LeNet's do for the first steps; then a max-pool whose two
+ * largest values differ by a rounding may send a gradient elsewhere (support/training.h), and losses drift by up to
+ * some thousandths.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -43,7 +45,7 @@ static void check_view(const char *model, const char *batch_size, const char *st
     }
 }
 
-/* 17 samples: parts differ by one for any number of ranks; 12 are divided evenly by each. */
+/* 17 samples: parts differ by one for any number of ranks; 12 are divided evenly by each number. */
 Test(train_modes, with_the_consistent_view_losses_do_not_depend_on_the_number_of_ranks, .timeout = 100) {
     check_view("mlp", "17", "60", 60, 60);
     check_view("lenet", "12", "20", 20, 3);
@@ -60,7 +62,7 @@ Test(train_modes, a_batch_smaller_than_the_ranks_is_an_error, .timeout = 100) {
 
 /* ----------------------------------------------------------------------------------------------- modes */
 
-/* Of a run of the trainer: its model and steps, then what divides it. The batch is that of all ranks. */
+/* A run of the trainer: its model and steps, then its division. The batch is that of all ranks. */
 typedef struct division {
     const char *model;
     int nranks;
@@ -91,7 +93,7 @@ static int losses_by(const division *by, const char *steps, double *losses_out) 
     return training_folder_losses(by->nranks, &what, losses_out);
 }
 
-/* 13 samples: not to be divided by 2, 3 or 4. Dropout of LeNet included. */
+/* 13 samples: not divisible by 2, 3 or 4. Includes LeNet's dropout. */
 static void check_divisions(const division *all, int count, const char *steps, int nsteps) {
     double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
     const division alone = {.model = all[0].model, .nranks = 1};
@@ -128,9 +130,9 @@ Test(train_modes, every_division_of_lenet_gives_the_losses_of_one_rank, .timeout
     check_divisions(all, sizeof all / sizeof *all, "3", LENET_STEPS);
 }
 
-/* Batch norm along outputs knows all samples of its channels, as one rank does; along samples only those of its rank. An activation
- * that a rounding moves over a ReLU's edge counts for more here, where a channel has few rows. */
-Test(train_modes, a_residual_network_that_is_cut_gives_the_losses_of_one_that_is_not, .timeout = 100) {
+/* Batch norm divided along outputs has all samples of its channels, as with one rank; along samples only those of its
+ * rank. An activation that a rounding moves over a ReLU's edge has more effect here, since a channel has few rows. */
+Test(train_modes, a_divided_residual_network_has_the_losses_of_a_whole_one, .timeout = 100) {
     training_run what = {.options = {"--model", "resnet20", "--view", "consistent", "--batch-size", "4", "--steps", "2",
                                      "--lr", "0.01"}};
     double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
@@ -170,8 +172,8 @@ static double accuracy_by(const division *by) {
     return *tested;
 }
 
-/* 31 samples by batches of 13: of the last one, with 5, ranks after the first have nothing to count. In these divisions losses are
- * of other samples than those that a rank reads, of all of them on each rank, or of the same. */
+/* 31 samples by batches of 13: in the last one, with 5, ranks after the first have nothing to count. In these
+ * divisions a rank's losses are for other samples than it reads, for all samples, or for the same ones. */
 Test(train_modes, tests_count_each_sample_once, .timeout = 100) {
     static const division all[] = {
         {"mlp", 2, NULL, "2", "dense1 outputs\ndense2 samples\n"},
@@ -291,7 +293,7 @@ Test(train_modes, a_strategy_that_names_its_mesh_is_read_as_it_was_saved, .timeo
     expect_refusal(2, (training_run){.options = {"--strategy", path}}, ":1: mesh 4: expected the sizes of 1 to 8 axes");
 }
 
-Test(train_modes, what_cannot_be_divided_is_refused_with_advice, .timeout = 100) {
+Test(train_modes, indivisible_layers_are_refused_with_advice, .timeout = 100) {
     char path[FILES_PATH_BYTES];
     expect_refusal(2, (training_run){.options = {"--parallel-mode", "sideways"}},
                    "expected one of stand_alone|data_parallel");
@@ -317,13 +319,13 @@ static atomic_int *named; /* shared memory: ranks whose error names the victim's
 static ranks_context *struck;
 static const tutti_trainer *under_way;
 
-/* At any place of a step. */
+/* At a random place in a step. */
 static void strike(int number) {
     (void)number;
     if (*(volatile const int64_t *)&under_way->step >= 20) ranks_strike(struck, SIGKILL);
 }
 
-/* As the program does: a rank that fails ends all that waits for it. */
+/* Like the program: a rank that fails ends everything that waits for it. */
 static tutti_status train_until_one_dies(ranks_context *context) {
     const training_run *run = context->argument;
     tutti_arguments arguments;
@@ -338,7 +340,7 @@ static tutti_status train_until_one_dies(ranks_context *context) {
                   NULL);
     }
     const tutti_status status = tutti_trainer_run(&train, &result);
-    /* Ranks are numbered by the communicator; where that is a part of the job, the rank's number in the job follows. */
+    /* Ranks are numbered by the communicator; if that is a part of the job, the rank's number in the job follows. */
     char died[64], of_job[64];
     snprintf(died, sizeof died, "pid %d) died", ranks_pid(context, VICTIM));
     snprintf(of_job, sizeof of_job, "pid %d, rank %d of the job) died", ranks_pid(context, VICTIM), VICTIM);

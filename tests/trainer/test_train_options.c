@@ -1,5 +1,6 @@
 /*
- * Options of tutti-train that say how ranks train together: ZeRO-1, what is frozen, how parameters begin and gradients are reduced.
+ * Options of tutti-train for how ranks train together: ZeRO-1, frozen parameters, initial values and the reduction of
+ * gradients.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -13,7 +14,7 @@
 
 TestSuite(train_options, .init = training_folder_make, .fini = training_folder_remove, .timeout = 100);
 
-/* The options' words, split by blanks, become those of a run. `words` is cut up. */
+/* The options' words, split by blanks, become those of a run. Modifies `words`. */
 static training_run make_run(char *words) {
     training_run run = {.data = training_folder};
     int count = 0;
@@ -47,7 +48,7 @@ static void with(const char *options, const char *more, char text[1024]) {
 
 /* ------------------------------------------------------------------------------------------------ ZeRO */
 
-/* Reduced by reduce_scatter sums have the order of those of all_reduce, and each element is updated by the same code. */
+/* Sums of reduce_scatter have the same order as those of all_reduce, and the same code updates each element. */
 static void expect_equal_bits(int nranks, const char *options) {
     double plain[TRAINING_LOSSES], zero[TRAINING_LOSSES];
     char text[1024];
@@ -91,7 +92,7 @@ Test(train_options, zero_gives_the_bits_of_whole_optimizers_in_each_mode) {
     expect_equal_bits(4, text);
 }
 
-/* Bytes of the optimizer's state, of this rank. */
+/* Bytes of this rank's optimizer state. */
 static tutti_status measure_state(ranks_context *context) {
     const training_run *run = context->argument;
     tutti_arguments arguments;
@@ -128,7 +129,8 @@ static double digest_of(const tutti_parameter *parameter) {
     return sum;
 }
 
-/* What a run of one rank leaves: parameters before and after some steps, and whether backward writes to a node's gradient. */
+/* Results of a run of one rank: parameters before and after some steps, and whether backward writes to a node's
+ * gradient. */
 static tutti_status train_frozen(ranks_context *context) {
     const training_run *run = context->argument;
     tutti_arguments arguments;
@@ -176,7 +178,7 @@ Test(train_options, frozen_parameters_stay_and_backward_ends_before_them) {
         }
 }
 
-/* The gradient of what is trained does not depend on what is frozen: the first update is the same. */
+/* The gradient of trained parameters does not depend on frozen ones: the first update is the same. */
 Test(train_options, a_layer_frozen_behind_trained_ones_passes_their_gradient_on) {
     double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
     const char *options = "--model mlp --view consistent --batch-size 12 --steps 8 --lr 0.01 --freeze dense2";
@@ -190,7 +192,7 @@ Test(train_options, a_layer_frozen_behind_trained_ones_passes_their_gradient_on)
     cr_assert(cut[0] == whole[0] && cut[1] != whole[1]);
 }
 
-Test(train_options, a_prefix_that_fits_nothing_or_all_is_refused) {
+Test(train_options, a_prefix_that_matches_nothing_or_all_is_refused) {
     expect_refusal(2, "--model mlp --freeze dens1", "--freeze dens1: no parameter's name begins with that");
     expect_refusal(2, "--model mlp --freeze dense", "all parameters are frozen");
     expect_refusal(1, "--model resnet20 --freeze conv1.bias", "no parameter's name begins with that");
@@ -209,7 +211,7 @@ Test(train_options, sums_at_a_rate_are_means_at_as_many_times_the_rate) {
     expect_refusal(2, "--model mlp --batch-size 5 --view consistent --mirror-mean no", "--mirror-mean no: it is for");
 }
 
-/* Each rank with its own seed, as far as options let it. */
+/* Each rank has its own seed, if options permit it. */
 static tutti_status train_by_own_seed(ranks_context *context) {
     training_run run = *(const training_run *)context->argument;
     char seed[16];
@@ -248,7 +250,7 @@ Test(train_options, a_check_of_parameters_names_the_rank_that_began_with_others)
     cr_assert_null(failure, "%s", failure);
 }
 
-/* A bit of one copy is turned over: in a mesh whose ranks hold copies along one axis only. */
+/* Flips a bit of one copy, in a mesh whose ranks hold copies along one axis only. */
 static tutti_status check_damaged(ranks_context *context) {
     tutti_arguments arguments;
     tutti_trainer train;
@@ -267,7 +269,7 @@ static tutti_status check_damaged(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(train_options, a_check_of_parameters_knows_which_ranks_of_a_mesh_hold_copies) {
+Test(train_options, a_check_of_parameters_compares_the_ranks_of_a_mesh_that_hold_copies) {
     char options[] = "--model mlp --batch-size 4 --steps 2 --parallel-mode layerwise_parallel --mesh 2x2";
     training_run run = make_run(options);
     ranks_options ranks = {.kind = RANKS_PROCESSES, .nranks = 4, .argument = &run};
@@ -279,7 +281,7 @@ Test(train_options, a_check_of_parameters_knows_which_ranks_of_a_mesh_hold_copie
 
 /* --------------------------------------------------------------------------------------------- no effect */
 
-Test(train_options, what_would_be_ignored_is_refused_with_what_it_is_for) {
+Test(train_options, options_without_an_effect_are_refused_with_their_purpose) {
     static const char *const wrong[][2] = {
         {"--blob img_raw:28,28,1:float32", "--blob: it is for --dataset ofrecord, and would be ignored here"},
         {"--data-part-num 1", "--data-part-num: it is for --dataset ofrecord"},
@@ -307,7 +309,7 @@ Test(train_options, what_would_be_ignored_is_refused_with_what_it_is_for) {
     }
 }
 
-Test(train_options, the_same_options_are_taken_where_they_have_an_effect) {
+Test(train_options, the_same_options_are_accepted_where_they_have_an_effect) {
     static const char *const right[] = {"--model mlp --hidden 64 --dropout 0.5 --momentum 0.5 --shuffle-buffer 10",
                                         "--model lenet --dropout 0 --no-shuffle --zero 1 --check-parameters 2",
                                         "--model mlp --lr-schedule step --lr-factor 0.5 --optimizer adam --momentum 0"};

@@ -1,5 +1,5 @@
 /*
- * Training as a library: what is refused, and with which words.
+ * Training as a library: what is refused, and the texts of the errors.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -87,12 +87,12 @@ static tutti_status refuse_options(ranks_context *context) {
     return expect_refusal(context->comm, &model, NULL, &plain, "data must not be NULL");
 }
 
-Test(train_refusals, what_does_not_fit_is_refused_with_words, .timeout = 60) {
+Test(train_refusals, mismatched_arguments_are_refused_with_a_text, .timeout = 60) {
     expect_ranks(1, refuse_models, NULL);
     expect_ranks(1, refuse_options, NULL);
 }
 
-/* A folder that only rank 1 lacks, then different options, then a run: the communicator is whole. */
+/* A folder that only rank 1 lacks, then different options, then a run: the communicator still works. */
 static tutti_status differ(ranks_context *context) {
     const tutti_train_model model = TUTTI_TRAIN_MODEL(.name = "mlp");
     tutti_train_options options = plain;
@@ -159,7 +159,7 @@ static tutti_status train_on_wrong_labels(ranks_context *context) {
     return TUTTI_OK;
 }
 
-/* Samples from a number on, the context, are no numbers. */
+/* Samples from a number on, which is the context, are not numbers. */
 static tutti_status read_no_numbers(void *context, int64_t index, void *image, int32_t *label) {
     for (int i = 0; i < 28 * 28; i++) ((float *)image)[i] = index < *(const int64_t *)context ? 0.5f : NAN;
     *label = 0;
@@ -190,11 +190,11 @@ static tutti_status train_on_no_numbers(ranks_context *context) {
                                 : "the test loss after step 9 is not a number");
 }
 
-Test(train_refusals, a_first_loss_that_is_no_number_is_not_blamed_on_the_rate, .timeout = 60) {
+Test(train_refusals, a_first_loss_that_is_nan_is_not_blamed_on_the_rate, .timeout = 60) {
     expect_ranks(1, train_on_no_numbers, NULL);
 }
 
-Test(train_refusals, a_test_loss_that_is_no_number_is_an_error, .timeout = 60) {
+Test(train_refusals, a_test_loss_that_is_nan_is_an_error, .timeout = 60) {
     int later = 1;
     expect_ranks(1, train_on_no_numbers, &later);
 }
@@ -211,7 +211,7 @@ static tutti_status refuse_pipelines(ranks_context *context) {
                         all = {"batch", {6}}, endless = {"repeat", {-1}};
     const struct {
         tutti_data_op ops[3];
-        const char *view, *mode, *said; /* said NULL: it trains */
+        const char *view, *mode, *said; /* said NULL: training succeeds */
         int nops, shards;
     } given[] = {
         {{rescale, whole}, NULL, NULL, "ends after 1 passes, its operation repeat; ", 2, 0},
@@ -247,7 +247,7 @@ static tutti_status refuse_pipelines(ranks_context *context) {
     return TUTTI_OK;
 }
 
-Test(train_refusals, a_pipeline_that_cannot_serve_training_is_refused_before_it, .timeout = 60) {
+Test(train_refusals, a_pipeline_unsuitable_for_training_is_refused_before_it, .timeout = 60) {
     expect_ranks(2, refuse_pipelines, NULL);
 }
 
@@ -309,6 +309,6 @@ static tutti_status give_no_reason(ranks_context *context) {
     return expect_failure(context, &options, said);
 }
 
-Test(train_refusals, a_callers_function_that_gives_no_reason_is_named_with_its_status, .timeout = 60) {
+Test(train_refusals, a_callers_function_without_a_reason_is_named_with_its_status, .timeout = 60) {
     for (int which = 0; which < 4; which++) expect_ranks(1, give_no_reason, &which);
 }

@@ -1,10 +1,12 @@
 /*
- * Long runs of every mode: twenty steps with 1 to 4 ranks, residual networks among them, and a residual network that learns.
+ * Long runs of every mode: twenty steps with 1 to 4 ranks, residual networks among them, and a residual network that
+ * learns.
  *
- * What can be expected of residual networks, whose batch norm divides by deviations of few rows: the first loss, which depends on the
- * initial values only, is that of one rank but for rounding. Then an activation that a rounding moves over a ReLU's edge counts, and
- * differences grow from step to step, as those of PyTorch's float32 to its float64 do. Where samples are divided, batch norm knows a
- * rank's own samples only, so modes that divide them in the same way are compared with each other.
+ * What holds for residual networks, whose batch norm divides by deviations of few rows: the first loss, which depends
+ * on the initial values only, equals that of one rank except for rounding. After that an activation that a rounding
+ * moves over a ReLU's edge has an effect, and differences grow from step to step, as between PyTorch's float32 and
+ * float64. If samples are divided, batch norm has only a rank's own samples, so modes that divide them in the same
+ * way are compared with each other.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -50,7 +52,7 @@ static void losses_by(const char *model, int nranks, int mode, double *losses_ou
                  modes[mode]);
 }
 
-/* Of models without batch norm all modes give the losses of one rank. */
+/* For models without batch norm all modes give the losses of one rank. */
 static void check_all_modes(const char *model, const bounds *to) {
     double whole[TRAINING_LOSSES], found[TRAINING_LOSSES];
     losses_by(model, 1, DATA, whole);
@@ -69,8 +71,8 @@ Test(train_residual, every_mode_gives_the_losses_of_one_rank_for_twenty_steps, .
     check_all_modes("lenet", &(bounds){.exact = 3, .rounding = TRAINING_ROUNDING, .rest = 1e-2});
 }
 
-/* By outputs each rank knows all samples of its channels, as one rank does. Hybrid parallelism divides the last dense layer only, so
- * it is data parallelism but for rounding. */
+/* Divided by outputs, each rank has all samples of its channels, as a single rank does. Hybrid parallelism divides
+ * the last dense layer only, so it is data parallelism but for rounding. */
 static void check_residual(const char *model, const bounds *to) {
     double whole[TRAINING_LOSSES], layerwise[TRAINING_LOSSES], data[TRAINING_LOSSES], hybrid[TRAINING_LOSSES];
     losses_by(model, 1, DATA, whole);
@@ -87,7 +89,7 @@ static void check_residual(const char *model, const bounds *to) {
     }
 }
 
-/* What a search has chosen is trained as the same strategy from a file, to the last bit. */
+/* The strategy that a search has chosen trains like the same strategy from a file, bit for bit. */
 static void check_auto(const char *model, int nranks) {
     char path[FILES_PATH_BYTES];
     double found[TRAINING_LOSSES], again[TRAINING_LOSSES];

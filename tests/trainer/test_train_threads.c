@@ -1,6 +1,6 @@
 /*
- * Training with ranks that are threads of one process: nothing in the trainer belongs to the process. What the thread
- * sanitizer looks at.
+ * Training with ranks that are threads of one process: nothing in the trainer belongs to the process. The thread
+ * sanitizer checks this.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -23,7 +23,7 @@ Test(train_threads, ranks_as_threads_repeat_bit_for_bit_and_follow_one_rank, .ti
                          .data = folder};
     const char *failure = training_losses(RANKS_THREADS, 2, &half, two, &count[0]);
     cr_assert_null(failure, "%s", failure);
-    /* Again with what changes no bit. */
+    /* Again with options that change no bit. */
     files_join(folder, "checkpoints", checkpoints);
     training_run zero = {.options = {"--model", "lenet", "--batch-size", "4", "--steps", "6", "--lr", "0.02", "--zero",
                                      "1", "--check-parameters", "3", "--checkpoint-dir", checkpoints},

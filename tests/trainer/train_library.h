@@ -1,5 +1,5 @@
 /*
- * What the tests of training as a library share: a folder with data, ranks, a small model and options for it.
+ * Shared by the tests of training as a library: a folder with data, ranks, a small model and options for it.
  */
 #ifndef TESTS_TRAINER_TRAIN_LIBRARY_H
 #define TESTS_TRAINER_TRAIN_LIBRARY_H
@@ -30,7 +30,7 @@ static inline void expect_ranks(int nranks, ranks_body body, void *argument) {
     cr_assert_null(failure, "%s", failure);
 }
 
-/* The ready mlp's layers. */
+/* The layers of the bundled mlp. */
 static const tutti_layer layers[] = {
     {.name = "dense1", .kind = TUTTI_LAYER_DENSE, .units = 512, .relu = true, .stddev = 0.1},
     {.name = "dense2", .kind = TUTTI_LAYER_DENSE, .units = 10, .stddev = 0.1},

@@ -1,6 +1,6 @@
-"""Tutti in Gloo's place: programs that say "gloo" get Tutti under Gloo's name, and Gloo's own results.
+"""Tutti in Gloo's place: programs that use "gloo" get Tutti under Gloo's name, and Gloo's own results.
 
-`both` runs a body on ranks of Gloo and on ranks in which Tutti has its place; what the two return is to be equal.
+`both` runs a body on ranks of Gloo and on ranks with Tutti in Gloo's place; the results of the two must be equal.
 """
 import datetime
 import os
@@ -20,8 +20,8 @@ from torch.distributed import distributed_c10d as c10d
 from support import ranks
 
 CPU = torch.device("cpu")
-PROGRAM_S = 120  # for a program of its own, which imports torch in each of its processes
-KILLED_S = 5     # within so long the others end when a rank is killed
+PROGRAM_S = 120  # for a separate program, which imports torch in each of its processes
+KILLED_S = 5     # limit within which the others end when a rank is killed
 
 
 def in_place(context, body, *arguments):
@@ -32,7 +32,7 @@ def in_place(context, body, *arguments):
 
 
 def both(size, body, *arguments, backend="gloo"):
-    """What the ranks return, with Gloo and with Tutti in its place."""
+    """The ranks' results, with Gloo and with Tutti in its place."""
     def begin(context, *given):
         context.init(backend)
         return bits(body(context, *given))
@@ -72,7 +72,8 @@ def bits(thing):
 
 
 def collectives(context):
-    """Many calls of many sizes; what each leaves behind. Sums of more than two are exact, so that their order is free."""
+    """Many calls of many sizes, with the result of each. Sums of more than two are exact, so that their order does
+    not matter."""
     rank, size, found = context.rank, context.size, []
     ops = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)[: 3 if size <= 2 else 2]
 
@@ -107,7 +108,7 @@ def collectives(context):
 
 
 def logged_threads(context):
-    """DDP reads them from the fields of any backend that is named gloo."""
+    """DDP reads them from the fields of any backend with the name gloo."""
     context.init("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
     logged = model._get_ddp_logging_data()
@@ -182,7 +183,7 @@ def titles(context):
 
 
 def several(context):
-    """Only Gloo takes several tensors in one call; the same group goes on with Tutti's operations between them."""
+    """Only Gloo accepts several tensors in one call; the same group continues with Tutti's operations between them."""
     backend = own_backend()
     found = []
     for turn in range(3):
@@ -197,7 +198,8 @@ def several(context):
 
 
 def parts(context):
-    """A group split off, with what goes to Gloo in it; or the error, where this PyTorch splits groups of accelerators only."""
+    """A split group, with operations that Gloo executes; or the error, if this PyTorch splits only groups of
+    accelerators."""
     try:
         group = dist.split_group(split_ranks=[[0, 1]])
     except (AttributeError, RuntimeError, ValueError) as error:
@@ -209,13 +211,13 @@ def parts(context):
 
 
 def told():
-    """What would be said at the end of the run."""
+    """The message at the end of the run."""
     heavy = sys.modules.get("torch_tutti._as_gloo")
     return dict(heavy._calls) if heavy else {}
 
 
 def constructed(context):
-    """ProcessGroupGloo called directly, in the ways in which it takes its arguments."""
+    """ProcessGroupGloo called directly, with each form of its arguments."""
     store = context.store("direct")
     limit = datetime.timedelta(seconds=20)
     options = c10d.ProcessGroupGloo._Options()
@@ -257,7 +259,7 @@ def missing_at_barrier(context):
 
 
 def left_alone(context, way, backend="gloo"):
-    """What rank 0 is told when rank 1 does not come to an operation, or has left."""
+    """Rank 0's error if rank 1 does not call an operation, or has ended."""
     context.init(backend, timeout_s=2)
     group = own_backend()
     group.allreduce([torch.ones(2)]).wait()
@@ -277,7 +279,7 @@ def left_alone(context, way, backend="gloo"):
 
 
 def waits_alone(context):
-    """What is said when no other rank comes to make the group."""
+    """The error if no other rank joins to make the group."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     try:
         c10d.ProcessGroupGloo(dist.PrefixStore(str(context.rank), store), 0, 2, datetime.timedelta(milliseconds=300))
@@ -349,12 +351,12 @@ class Groups(unittest.TestCase):
         self.assertIn("gloo:all_reduce", ours)
         self.assertIn("gloo:sparse_all_reduce", ours)
 
-    def test_what_tutti_refuses_goes_to_gloo(self):
+    def test_operations_that_tutti_refuses_are_run_by_gloo(self):
         theirs, ours = both(2, several)
         self.assertEqual([one[0] for one in theirs], [one[0] for one in ours])
         why = "several tensors in one call"
         self.assertEqual(ours[0][1], {("all_reduce", why): 3, ("broadcast", why): 3})
-        self.assertEqual(ours[1][1], {})  # told by rank 0
+        self.assertEqual(ours[1][1], {})  # reported by rank 0
 
     def test_a_group_split_off(self):
         self.both_same(2, parts)
@@ -385,17 +387,17 @@ class Groups(unittest.TestCase):
             self.assertIn("rank 1", done[rank][1])
             self.assertIn("Connection closed by peer", done[rank][1])
 
-    def test_errors_have_gloos_words_too(self):
-        """By which programs tell that a rank is lost."""
+    def test_errors_contain_gloos_text_too(self):
+        """Programs recognise a lost rank by these."""
         for way, words in (("late", "Timed out waiting"), ("left", "Connection closed by peer"), ("aborted", "Connection closed by peer")):
             with self.subTest(way=way):
                 self.assertRegex(ranks.run(2, in_place, left_alone, way, init=False)[0], rf"^tutti: .*\(Gloo: {words}\)$")
                 if way != "aborted":  # abort() of Gloo's own groups ends nothing
-                    # Gloo's own words depend on what is noticed first: the end of the connection, or its reset.
+                    # Gloo's own text depends on what is detected first: the end of the connection, or its reset.
                     self.assertRegex(ranks.run(2, left_alone, way, init=False)[0], f"{words}|Connection reset by peer")
                 self.assertNotIn("Gloo", ranks.run(2, left_alone, way, "tutti", init=False)[0])
 
-    def test_a_group_that_is_not_made_has_gloos_words(self):
+    def test_a_group_that_cannot_be_made_has_gloos_text(self):
         self.assertIn("timeout after 300ms", ranks.run(1, waits_alone, init=False)[0])
         self.assertRegex(ranks.run(1, in_place, waits_alone, init=False)[0], r"^tutti: .*\(Gloo: wait timeout after 300ms\)$")
 
@@ -442,7 +444,7 @@ class Ways(unittest.TestCase):
     def fails(self, pattern, *arguments, **variables):
         done = python(*arguments, **variables)
         self.assertNotEqual(done.returncode, 0, done.stdout)
-        # PyTorch may put the rank in front of what is not caught.
+        # PyTorch may print the rank before an uncaught exception.
         self.assertRegex(done.stderr.strip().splitlines()[-1].replace("[rank0]: ", "", 1), pattern)
 
     def test_the_variable(self):
@@ -496,7 +498,7 @@ class Ways(unittest.TestCase):
         self.says(OURS + " __main__ ['-m'] program.py helper", "-m", "torch_tutti", "run", "-m", "program", "-m",
                   PYTHONPATH=self.folder)
 
-    def test_run_tells_what_it_lacks(self):
+    def test_run_reports_a_missing_program(self):
         self.fails("run: there is no file nowhere.py$", "-m", "torch_tutti", "run", "nowhere.py")
         self.fails("run: there is no module no.where$", "-m", "torch_tutti", "run", "-m", "no.where")
         self.fails("^usage: python -m torch_tutti run script.py", "-m", "torch_tutti", "run")
@@ -507,7 +509,7 @@ class Ways(unittest.TestCase):
                        TUTTI_AS_GLOO=value)
 
     def test_a_library_that_does_not_load(self):
-        """Never a group of Gloo's, which nobody would notice."""
+        """It must not silently make a group of Gloo's."""
         import torch_tutti  # pylint: disable=import-outside-toplevel
 
         package = os.path.join(self.folder, "torch_tutti")
@@ -535,7 +537,7 @@ class Ways(unittest.TestCase):
         self.assertLess(min(float(python(program).stdout) for _ in range(3)), 20e-3)
 
     def test_processes_that_a_program_starts(self):
-        """As those of notebooks and actors are: without a launcher, by a process that has loaded PyTorch."""
+        """Like those of notebooks and actors: without a launcher, by a process that has loaded PyTorch."""
         program = self.script("""
             import socket
             def main(rank, port, results):
@@ -562,8 +564,8 @@ class Ways(unittest.TestCase):
         self.says(f"fork {ours}\nforkserver {ours}", program, "fork", "forkserver")
         self.says(f"spawn {ours}", program, "spawn", TUTTI_AS_GLOO="1")
 
-    def test_torchrun_says_what_gloo_did(self):
-        # Gloo's threads, which want Python's lock, have ended when Python begins to: it would abort.
+    def test_torchrun_prints_what_gloo_did(self):
+        # Gloo's threads, which need the GIL, must have ended when Python finalizes: it would abort.
         program = self.script("""
             import atexit
             def look():

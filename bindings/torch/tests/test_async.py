@@ -1,4 +1,4 @@
-"""Operations that run on: works, futures, callbacks, threads, many in flight."""
+"""Asynchronous operations: works, futures, callbacks, threads, many in flight."""
 import datetime
 import os
 import threading
@@ -52,7 +52,7 @@ def polled(context):
 
 
 def dropped(context):
-    """Works that nobody keeps: their tensors live on until the operation has ended."""
+    """Dropped works: their tensors are kept until the operation has ended."""
     for turn in range(200):
         dist.all_reduce(torch.full((1000,), float(turn)), async_op=True)
     tensor = torch.ones(1)
@@ -62,8 +62,8 @@ def dropped(context):
 
 
 def group_dropped(context, kept):
-    """Rank 1 comes late: rank 0's group is gone by then, and its operation ends as well as if it were there. Its work is waited for,
-    or nobody keeps it."""
+    """Rank 1 is late: rank 0's group is destroyed by then, and its operation ends as if it existed. Its work is
+    waited for, or dropped."""
     make = torch_tutti._C.create_backend_plain if ranks.IS_TUTTI else dist.ProcessGroupGloo
     group = make(context.store("own"), context.rank, context.size, timeout=datetime.timedelta(seconds=20))
     group.allreduce([torch.ones(1)]).wait()  # connected
@@ -106,7 +106,7 @@ def futures(context):
 
 
 def future_of_error(context):
-    """What a callback raises comes out of what was made by it."""
+    """The future of a callback raises the callback's exception."""
     def wrong(_):
         raise ValueError("from a callback")
 
@@ -120,7 +120,7 @@ def future_of_error(context):
 
 
 def nested(context):
-    """A callback that waits for another operation, as PowerSGD's does."""
+    """A callback that waits for another operation, like PowerSGD's."""
     def callback(done):
         again = done.value()[0].clone()
         dist.all_reduce(again, async_op=True).wait()
@@ -135,13 +135,14 @@ def nested(context):
 
 
 def nested_many(context):
-    """As many callbacks that wait as there are buckets, in flight at once."""
+    """A waiting callback for each bucket, all in flight at once."""
     def callback(done):
         again = done.value()[0].clone()
         dist.all_reduce(again, async_op=True).wait()
         return again
 
-    # Callbacks run in any order, so all of them send the same; and none before all of the first operations are on their way.
+    # Callbacks run in any order, so all of them send the same; and none before all of the first operations are in
+    # progress.
     started = [dist.all_reduce(torch.ones(64), async_op=True).get_future() for _ in range(16)]
     chained = [future.then(callback) for future in started]
     for future in chained:
@@ -150,7 +151,7 @@ def nested_many(context):
 
 
 def from_threads(context):
-    """Threads on groups of their own, at once."""
+    """Concurrent threads with their own groups."""
     groups = [dist.new_group() for _ in range(4)]
     wrong = []
 
@@ -220,7 +221,7 @@ def waves(context, total, wave):
 
 
 def wait_with_limit(context):
-    """A rank that comes late: wait(timeout) raises, and says so within its limit."""
+    """A rank that is late: wait(timeout) raises within its limit."""
     group = dist.new_group()
     if context.rank == 0:
         began = time.monotonic()
@@ -253,7 +254,7 @@ class Async(unittest.TestCase):
     def test_futures_give_results(self):
         ranks.run(2, futures)
 
-    def test_what_a_callback_raises_is_kept(self):
+    def test_an_exception_of_a_callback_is_kept(self):
         self.assertEqual(ranks.run(2, future_of_error), [True, True])
 
     @unittest.skipUnless(ranks.IS_TUTTI, "gloo hangs: its callbacks run on the thread that would have to make progress")

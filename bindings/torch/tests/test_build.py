@@ -1,4 +1,5 @@
-"""How the build finds the PyTorch of the environment into which the package goes, and what it says when it cannot."""
+"""How the build finds the PyTorch of the environment into which the package is installed, and its errors if it
+cannot."""
 import importlib.util
 import json
 import os
@@ -17,7 +18,7 @@ BACKEND = os.path.join(ROOT, "backend")
 sys.path.insert(0, BACKEND)
 import pytorch_facts  # pylint: disable=wrong-import-position
 
-# What an isolated build looks like: the interpreter of the environment, whose packages an overlay hides.
+# Simulates an isolated build: the interpreter of the environment, whose packages an overlay hides.
 OVERLAY = """
 import sys
 class Hide:
@@ -46,7 +47,7 @@ json.dump({"python": "%%s" %% sysconfig.get_config_var("SOABI"), "version": "%s"
 
 
 def ask(show=None, **variables):
-    """What the build finds, in an isolated build of this environment; `show` names one more of CMake's settings."""
+    """What an isolated build of this environment finds; `show` names one more of CMake's settings."""
     with tempfile.TemporaryDirectory() as overlay:
         with open(os.path.join(overlay, "sitecustomize.py"), "w", encoding="utf-8") as file:
             file.write(OVERLAY)
@@ -58,7 +59,7 @@ def ask(show=None, **variables):
 
 
 def ask_of(version, distributed=True, site="/nowhere", **more):
-    """The same, with a Python whose PyTorch claims to be this one, among the packages in `site`."""
+    """The same, with a Python whose PyTorch reports this version, among the packages in `site`."""
     with tempfile.TemporaryDirectory() as folder:
         python = os.path.join(folder, "python")
         with open(python, "w", encoding="utf-8") as file:
@@ -87,7 +88,7 @@ class Build(unittest.TestCase):
         done = ask_of("2.99.0")
         self.assertEqual(done.stdout.splitlines()[-4:], ["2_99_abi1", "2.99.0", "/nowhere/torch/lib", "kept"], done.stderr)
 
-    def test_nvcc_of_the_same_environment_is_taken_unless_another_is_named(self):
+    def test_nvcc_of_the_same_environment_is_used_unless_another_is_named(self):
         with tempfile.TemporaryDirectory() as site:
             self.assertEqual(ask_of("2.99.0", site=site, show="TUTTI_NVCC").stdout.splitlines()[-1], "None")
             for toolkit in ("cu13", "cu14"):
@@ -98,15 +99,15 @@ class Build(unittest.TestCase):
             self.assertEqual(taken, os.path.join(site, "nvidia", "cu14", "bin", "nvcc"))
             self.assertEqual(ask_of("2.99.0", site=site, show="TUTTI_NVCC", CUDA_HOME="/opt/cuda").stdout.splitlines()[-1], "None")
 
-    def test_a_python_without_pytorch_is_told(self):
+    def test_a_python_without_pytorch_is_an_error(self):
         self.refused(ask(TUTTI_TORCH_PYTHON="/bin/false"), "no PyTorch was found", "TUTTI_TORCH_PYTHON (/bin/false)")
 
-    def test_a_pytorch_that_does_not_do_is_refused(self):
+    def test_an_unsuitable_pytorch_is_refused(self):
         self.refused(ask_of("2.3.1"), "PyTorch 2.3.1", "too old, 2.4 is needed")
         self.refused(ask_of("2.9.0", distributed=False), "built without torch.distributed")
 
 
-# What PyTorch 2.4, 2.13 and 2.15 say of the C++ that they need: no two alike.
+# How PyTorch 2.4, 2.13 and 2.15 specify the C++ standard that they need: all differ.
 OF_2_4 = {"share/cmake/Torch/TorchConfig.cmake": "set_target_properties(torch PROPERTIES\n    CXX_STANDARD 17\n)\n",
           "include/ATen/ATen.h": "#if !defined(_MSC_VER) && __cplusplus < 201703L\n#error C++17\n#endif\n"}
 OF_2_13 = dict(OF_2_4, **{"share/cmake/Torch/TorchConfig.cmake": "set_target_properties(torch PROPERTIES\n    CXX_STANDARD 20\n)\n"})
@@ -128,7 +129,7 @@ exec %s "$@"
 
 
 def standard_of(files):
-    """What a PyTorch with these files needs."""
+    """The standard that a PyTorch with these files needs."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in files.items():
             os.makedirs(os.path.join(folder, os.path.dirname(path)), exist_ok=True)
@@ -138,7 +139,7 @@ def standard_of(files):
 
 
 def configure(standard, compiler):
-    """What CMake says of a compiler for this standard."""
+    """CMake's output for a compiler and this standard."""
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
             file.write(PROJECT)
@@ -152,7 +153,7 @@ def configure(standard, compiler):
 
 
 class Facts(unittest.TestCase):
-    def test_files_of_an_unpacked_pytorch_tell_what_the_installed_one_says(self):
+    def test_files_of_an_unpacked_pytorch_give_the_installed_ones_values(self):
         asked = pytorch_facts.installed()
         read = pytorch_facts.unpacked(os.path.dirname(os.path.abspath(torch.__file__)))
         self.assertEqual(dict(read, python=None), dict(asked, python=None))
@@ -171,7 +172,7 @@ class Facts(unittest.TestCase):
 
 @unittest.skipUnless(HAVE_BUILDER, "scikit-build-core is not installed")
 class Several(unittest.TestCase):
-    def test_each_pytorch_of_a_list_gets_a_name_and_settings_of_its_own(self):
+    def test_each_pytorch_of_a_list_gets_its_own_name_and_settings(self):
         old = {"PYBIND11_COMPILER_TYPE": "_gcc", "PYBIND11_STDLIB": "_libstdcpp", "PYBIND11_BUILD_ABI": "_cxxabi1011"}
         torches = [{"version": "2.4.1+cu121", "folder": "/a", "distributed": True, "cxx11_abi": 0, "standard": 17, "pybind": old},
                    {"version": "2.15.0", "folder": "/b", "distributed": True, "cxx11_abi": 1, "standard": 20, "pybind": {}}]
@@ -190,11 +191,11 @@ class Several(unittest.TestCase):
 
 
 class Standard(unittest.TestCase):
-    def test_the_standard_is_what_pytorch_says_wherever_it_says_it(self):
+    def test_the_standard_is_read_wherever_pytorch_specifies_it(self):
         self.assertEqual([standard_of(files) for files in (OF_2_4, OF_2_13, OF_2_15, HEADERS_OF_2_15, {})], [17, 20, 20, 20, 17])
 
     @unittest.skipUnless(shutil.which("cmake") and shutil.which("c++"), "needs CMake and a C++ compiler")
-    def test_a_compiler_that_is_too_old_is_told_in_one_line(self):
+    def test_a_compiler_that_is_too_old_is_a_one_line_error(self):
         self.assertEqual(configure(17, "old").returncode, 0)
         done = configure(20, "old")
         self.assertNotEqual(done.returncode, 0)

@@ -1,6 +1,6 @@
-"""Which extension of a wheel is taken for the PyTorch that is there, and what is said when none serves it: always one line.
+"""Which extension of a wheel is loaded for the installed PyTorch, and the error, always one line, if none fits.
 
-Wheels with several extensions are made up: from the package that is installed, with another list of what it was built for.
+Wheels with several extensions are simulated with the installed package and another list of its builds.
 """
 import os
 import subprocess
@@ -37,19 +37,19 @@ class Choice(unittest.TestCase):
         self.assertIn("pip install --force-reinstall --no-deps torch_tutti-*.tar.gz", str(error.exception))
         return str(error.exception)
 
-    def test_the_minor_version_chooses_whatever_the_patch_and_the_build(self):
+    def test_the_minor_version_selects_independently_of_patch_and_build(self):
         for version in ("2.15.0", "2.15.3+cpu", "2.15.0a0+git123", "2.15.0+cu132"):
             self.assertEqual(self.chosen(version), "_C_2_15_abi1")
         self.assertEqual(self.chosen("2.4.0", False, "_gcc_libstdcpp_cxxabi1011"), "_C_2_4_abi0")
 
-    def test_the_cxx_abi_chooses(self):
+    def test_the_cxx_abi_selects(self):
         self.assertEqual([self.chosen("2.9.0", abi) for abi in (True, False)], ["_C_2_9_abi1", "_C_2_9_abi0"])
 
-    def test_a_version_that_no_extension_serves_is_told(self):
+    def test_a_version_without_an_extension_is_an_error(self):
         for version in ("2.16.0", "2.1.2", "3.15.0", "2.150.0"):
             self.assertIn("was built for PyTorch 2.4, 2.9 or 2.15, and this is %s;" % version, self.refused(version))
 
-    def test_an_abi_that_no_extension_serves_is_told(self):
+    def test_an_abi_without_an_extension_is_an_error(self):
         told = self.refused("2.4.1", True, "_gcc_libstdcpp_cxxabi1011")
         self.assertIn("PyTorch 2.4 with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), and this one (2.4.1) has the new C++ ABI", told)
         self.assertIn("whose pybind11 has the ABI _gcc_libstdcpp_cxxabi1011, and this one (2.4.1) has _gcc_libstdcpp_cxxabi1016",
@@ -58,7 +58,7 @@ class Choice(unittest.TestCase):
 
 class Import(unittest.TestCase):
     def run_with(self, extensions, program="import torch_tutti", python=None, files=(), without=()):
-        """The program with a package of these extensions, of which `files` maps names to contents."""
+        """Runs the program with a package of these extensions; `files` maps names to contents."""
         with tempfile.TemporaryDirectory() as site:
             package = os.path.join(site, "torch_tutti")
             os.mkdir(package)
@@ -92,27 +92,27 @@ class Import(unittest.TestCase):
             print(os.path.basename(_C.__file__), torch_tutti.versions()["built for torch"])""")
         self.assertEqual(done.stdout.split(), [os.path.basename(torch_tutti._C.__file__), OWN[1]], done.stderr)
 
-    def test_another_pytorch_is_told(self):
+    def test_another_pytorch_is_an_error(self):
         self.assertIn("was built for PyTorch 2.0, and this is %s; build it for this one" % torch.__version__,
                       self.told([("_C_2_0_abi1", "2.0.1", 1, "")]))
 
-    def test_another_python_is_told(self):
+    def test_another_python_is_an_error(self):
         told = self.told([OWN], python="cpython-399-x86_64-linux-gnu", without=[os.path.basename(torch_tutti._C.__file__)])
         self.assertIn("was built for another Python (cpython-399-x86_64-linux-gnu, this is %s)" % _build.python, told)
 
-    def test_a_missing_extension_is_told(self):
+    def test_a_missing_extension_is_an_error(self):
         self.assertIn("there is no %s in " % OWN[0], self.told([OWN], without=[os.path.basename(torch_tutti._C.__file__)]))
 
-    def test_an_extension_that_does_not_load_is_told(self):
+    def test_an_extension_that_does_not_load_is_an_error(self):
         name = os.path.basename(torch_tutti._C.__file__)
         told = self.told([OWN], without=[name], files={name: "no library"})
         self.assertRegex(told, r"cannot load its extension for PyTorch %s .*: .*%s: .*; build it" % (MINOR, name))
 
-    def test_a_pytorch_without_distributed_is_told(self):
+    def test_a_pytorch_without_distributed_is_an_error(self):
         told = self.told([OWN], "import torch.distributed\ntorch.distributed.is_available = lambda: False\nimport torch_tutti")
         self.assertIn("needs torch.distributed, which PyTorch %s was built without" % torch.__version__, told)
 
-    def test_python_m_says_the_same_line(self):
+    def test_python_m_prints_the_same_line(self):
         done = self.run_with([("_C_2_0_abi1", "2.0.1", 1, "")], """
             import runpy, sys
             sys.argv = ["torch_tutti"]

@@ -24,7 +24,7 @@ def name_of(op):
 
 
 def values(dtype, count, rank, seed=0):
-    """The input of a rank. Floats are near 1, so that products neither vanish nor overflow."""
+    """The input of a rank. Floats are near 1, so that products neither underflow nor overflow."""
     draw = numpy.random.default_rng([seed, rank, count])
     if dtype == torch.bool:
         return torch.from_numpy(draw.integers(0, 2, count)).to(dtype)
@@ -37,7 +37,7 @@ def values(dtype, count, rank, seed=0):
 
 
 def reduced(op, inputs, factor=None):
-    """What a reduction of these gives; None where it is not defined."""
+    """The reduction of these; None if it is not defined."""
     dtype = inputs[0].dtype
     if dtype == torch.bool:
         return reduced_bools(op, inputs)
@@ -78,14 +78,14 @@ def reduced_integers(op, inputs):
 
 
 def reductions(check, call, label, result_of):
-    """Every dtype and op: call(group, input, op) returns a result; result_of(reduced vector) is what it should be."""
+    """Every dtype and op: call(group, input, op) returns a result; result_of(reduced vector) is the expected one."""
     for dtype in EVERY:
         for op in OPS + BITS:
             count = COUNTS[(EVERY.index(dtype) + int(op)) % len(COUNTS)] * check.size
             inputs = [values(dtype, count, rank) for rank in range(check.size)]
             right = reduced(op, inputs)
             if dtype == torch.bool and op == dist.ReduceOp.SUM and not ranks.IS_TUTTI:
-                continue  # gloo leaves the number of trues in a bool
+                continue  # gloo stores the number of trues in a bool
             exact = dtype in INTEGERS or dtype == torch.bool
             check.same("%s %s %s" % (label, name_of(op), dtype), lambda group: call(group, inputs[check.rank].clone(), op), exact,
                        reference=None if right is None else result_of(right), may_raise=right is None)
@@ -240,7 +240,7 @@ class Collectives(unittest.TestCase):
     def test_every_move_of_every_dtype_is_bit_equal(self):
         self.each(every_move, 500, (2, 3, 4))
 
-    def test_nans_and_infinities_come_out_as_from_gloo(self):
+    def test_nans_and_infinities_have_gloos_results(self):
         self.each(special_values, 8, (2,))
 
     def test_large_tensors_are_right(self):

@@ -1,5 +1,5 @@
-"""What PyTorch 2.14 and newer ask of a backend besides its operations: hooks by number, limits of time for a while, groups made
-of groups, and that what is not to be had is refused in words."""
+"""What PyTorch 2.14 and newer require of a backend besides its operations: hooks by number, temporary timeouts,
+groups made of groups, and errors for unsupported features."""
 import copy
 import datetime
 import importlib.machinery
@@ -27,7 +27,7 @@ def backend(group=None):
 
 
 def around_operations(context):
-    """What hooks hear before and after, and that they are in order."""
+    """The calls of hooks before and after operations, and their order."""
     group, heard = dist.new_group(), []
     group.register_pre_hook(1, lambda told: heard.append(("before", told.name.name, told.op_id)))
     group.register_post_hook(2, lambda told: heard.append(("after", told.name.name, told.op_id)))
@@ -40,13 +40,13 @@ def around_operations(context):
 
 
 def recorded(backend_name="tutti"):
-    """What the flight recorder knows of operations: [(name, state, milliseconds)]."""
+    """The flight recorder's entries of operations: [(name, state, milliseconds)]."""
     trace = json.loads(c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=False, backend=backend_name))
     return [(entry["profiling_name"], entry["state"], entry.get("duration_ms")) for entry in trace["entries"]]
 
 
 def flight(context):
-    """Operations that are waited for by the call, by a work, by nobody, together, of several steps."""
+    """Operations with a blocking call, a work, a dropped work, coalesced, and of several steps."""
     dist.all_reduce(torch.ones(1 << 16), group=dist.new_group())
     dist.group.WORLD._enable_collectives_timing()
     dist.all_reduce(torch.ones(1 << 16))
@@ -61,7 +61,7 @@ def flight(context):
     for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(2), peer), dist.P2POp(dist.irecv, torch.ones(2), peer)]):
         request.wait()
     dist.barrier()
-    until = time.monotonic() + 10  # hooks hear from other threads
+    until = time.monotonic() + 10  # hooks are called by other threads
     while time.monotonic() < until and any(state != "completed" for _, state, _ in recorded()):
         time.sleep(0.02)
     return recorded()
@@ -105,7 +105,7 @@ def of_a_death(context, asynchronous):
 
 
 def of_a_limit(context):
-    """The limit of an operation is an error too; a wrong argument and abort() are none."""
+    """A timeout of an operation is an error too; a wrong argument and abort() are not."""
     heard, quiet = [], []
     group, other = dist.new_group(timeout=datetime.timedelta(seconds=1)), dist.new_group()
     backend(group).register_abort_hook(1, lambda: heard.append(1))
@@ -129,7 +129,7 @@ def of_a_limit(context):
 
 
 def slow_hook(context):
-    """The error does not wait for what a hook takes long for; what it does is done all the same."""
+    """The error does not wait for a slow hook; the hook still runs to its end."""
     group, heard = dist.new_group(timeout=datetime.timedelta(seconds=0.5)), []
 
     def hook():
@@ -166,7 +166,7 @@ def that_raises(context):
 
 
 def extended(context):
-    """A second is added to the limit of half a second, for the operation that comes next."""
+    """A second is added to the limit of half a second, for the next operation."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=0.5))
     summed(group)
     group._add_ephemeral_timeout(datetime.timedelta(seconds=4))
@@ -253,7 +253,7 @@ def supported_table():
 
 
 def virtual_methods(path):
-    """Names of the virtual methods that a header declares, constructors and destructors left out."""
+    """Names of the virtual methods that a header declares, without constructors and destructors."""
     with open(path, encoding="utf-8") as file:
         code = re.sub(r"//[^\n]*|/\*.*?\*/", "", file.read(), flags=re.DOTALL)
     return set(re.findall(r"\bvirtual\b[^;{}()]*?(?<!~)\b(\w+)\s*\(", code))
@@ -270,8 +270,8 @@ class Methods(unittest.TestCase):
         for name, row in table.METHODS.items():
             self.assertTrue(row in rows or row.startswith(": "), "%s is said to be tried by %r, and there is no such row" % (name, row))
 
-    def test_what_the_table_has_is_ours(self):
-        """A method that has a row is declared by our backend, unless the row says why not."""
+    def test_methods_in_the_table_are_declared(self):
+        """Our backend declares each method that has a row, unless the row has a reason why not."""
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src", "backend.h"), encoding="utf-8") as file:
             ours, table = file.read(), supported_table()
         refused = {row[0] for row in table.contract(0, 2) if row[3]}
@@ -301,16 +301,16 @@ class Contract(unittest.TestCase):
             self.assertEqual([entry for entry in entries if entry[2] is not None and not 0 <= entry[2] < 60e3], [])
 
     @unittest.skipUnless(HAVE_COMPLETION, "this PyTorch has no completion hooks by number")
-    def test_the_flight_recorder_tells_what_has_not_ended(self):
+    def test_the_flight_recorder_shows_unended_operations(self):
         seen = ranks.run(2, left_running)[1]
         self.assertEqual(seen[0], ("tutti:all_reduce", "completed"))
         self.assertEqual(seen[1], ("tutti:recv 1<-0", "scheduled"))
 
-    def test_abort_hooks_hear_of_a_death(self):
+    def test_abort_hooks_are_called_for_a_death(self):
         for asynchronous in (False, True):
             self.assertEqual(ranks.run(2, of_a_death, asynchronous, victims=(1,))[0], ["7"])
 
-    def test_abort_hooks_hear_of_a_limit_but_not_of_what_the_user_did(self):
+    def test_abort_hooks_are_called_for_a_timeout_but_not_for_the_users_errors(self):
         heard, quiet = ranks.run(2, of_a_limit)[0]
         self.assertEqual((len(heard), quiet), (1, []))
 
@@ -319,7 +319,7 @@ class Contract(unittest.TestCase):
         self.assertLess(took, 2)
         self.assertEqual((early, late), ([], ["done"]))
 
-    def test_an_abort_hook_that_raises_leaves_the_error_as_it_is(self):
+    def test_an_abort_hook_that_raises_does_not_change_the_error(self):
         kind, text = ranks.run(2, that_raises, victims=(1,))[0]
         self.assertEqual(kind, "DistBackendError")
         self.assertNotIn("from the hook", text)
@@ -335,7 +335,7 @@ class Contract(unittest.TestCase):
             self.assertEqual((part, size), (3.0, 2) if rank < 2 else (7.0, 2))
             self.assertEqual((whole, merged, name, apart), (10.0, 4, "tutti", True))
 
-    def test_options_are_copied_whole(self):
+    def test_options_are_copied_completely(self):
         for found in ranks.run(2, clones):
             self.assertEqual(found, ("Options", False, "gradients", "gradients"))
 
@@ -348,7 +348,7 @@ class Contract(unittest.TestCase):
             self.assertEqual((everywhere.tolist(), part.item()), ([0, 1, 2], 3.0 * rank))
         self.assertIn("does not fit", found[0][4])
 
-    def test_what_is_not_to_be_had_is_refused_in_words(self):
+    def test_unsupported_features_are_refused_with_a_text(self):
         said, supports, has_abort_hooks = ranks.run(1, refusals)[0]
         self.assertIn("new_window", said)
         self.assertEqual((supports, has_abort_hooks), ([], True))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from support import gpu, ranks
 from support.cuda_ranks import SECONDS, filled, load, raises, run, same, start
 
-NCCL = os.environ.get("TUTTI_NCCL_LIBRARY")  # a stand-in as well
+NCCL = os.environ.get("TUTTI_NCCL_LIBRARY")  # also a stand-in
 
 
 def setUpModule():
@@ -21,7 +21,7 @@ def setUpModule():
 
 
 def programs(rank, size, count, dtype):
-    """(name, program(make, asynchronous)) -> work, results; `make` puts a tensor where it is to be."""
+    """(name, program(make, asynchronous)) -> work, results; `make` makes a tensor on the device."""
     own = (torch.arange(count) % 5 + rank + 1).to(dtype)
     wide = (torch.arange(count * size) % 7 + rank + 1).to(dtype)
     root = size - 1
@@ -102,7 +102,7 @@ def finish(outcome):
 
 
 def sweep(context, index, nccl=None):
-    """What CUDA tensors give is what the same call gives on the CPU; on streams that change from call to call."""
+    """CUDA tensors have the results of the same call on the CPU; on a different stream in each call."""
     start(context, index(context.rank), delay_us=50, nccl=nccl)
     on = index(context.rank)
     number = 0
@@ -153,7 +153,7 @@ def other_groups(context):
 def bound_to_a_gpu(context):
     """init_process_group(device_id=...), whatever the backend is called: groups with and without all ranks, splits."""
     gpu.begin(0)
-    if hasattr(torch, "accelerator"):  # which a PyTorch without CUDA has none of
+    if hasattr(torch, "accelerator"):  # a PyTorch without CUDA has none
         torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
         torch.accelerator.device_count = lambda: 2
         torch.accelerator.is_available = lambda: True
@@ -181,7 +181,7 @@ def bound_to_a_gpu(context):
 
 
 def wrong_arguments(context):
-    """They raise on the caller, and the group stays whole."""
+    """They raise in the caller, and the group stays usable."""
     start(context)
     own, host = filled(4, 1), torch.ones(4 * context.size)
     raises(ValueError, "on one device", lambda: dist.all_gather_into_tensor(host, own))
@@ -207,18 +207,18 @@ def deaths(context):
     tensor = filled(10, 1)
     work = dist.all_reduce(tensor, async_op=True)
     try:
-        work.wait()  # does not hang, and hardly knows yet
+        work.wait()  # does not hang; the death is probably not known yet
     except dist.DistBackendError:
         pass
     raises(dist.DistBackendError, "rank 1", lambda: work.wait(SECONDS))
     assert work.is_completed() and not work.is_success() and work.exception() is not None
-    tensor.cpu()  # the streams go on
+    tensor.cpu()  # the streams continue
     raises(dist.DistBackendError, "rank 1", lambda: dist.all_reduce(tensor))
     raises(dist.DistBackendError, "rank 1", work.wait)
 
 
 def unheard(context):
-    """Who asks for no work, and waits for none, reads of it in the log."""
+    """A caller without a work, which waits for nothing, finds the error in the log."""
     start(context)
     dist.all_reduce(filled(1, 1))
     dist.barrier()
@@ -233,7 +233,7 @@ def unheard(context):
 
 
 def ends(context):
-    """A group that is aborted lets streams go on; works that are under way when it goes are no trouble."""
+    """An aborted group lets streams continue; works in progress at its end cause no error."""
     start(context)
     dist.all_reduce(filled(1, 1))
     tensor = filled(10, 1)
@@ -256,7 +256,7 @@ class Cuda(unittest.TestCase):
     def test_values_with_a_gpu_each_by_nccl(self):
         run(sweep, lambda rank: rank, NCCL)
 
-    def test_objects_travel_in_cuda_tensors(self):
+    def test_objects_are_sent_in_cuda_tensors(self):
         run(objects)
 
     def test_groups_of_all_kinds(self):
@@ -271,7 +271,7 @@ class Cuda(unittest.TestCase):
     def test_a_dead_rank(self):
         ranks.run(2, deaths, init=False, victims=(1,))
 
-    def test_a_dead_rank_that_nobody_asks_for(self):
+    def test_a_dead_rank_without_a_waiting_caller(self):
         ranks.run(2, unheard, init=False, victims=(1,))
 
     def test_the_end_of_a_group(self):

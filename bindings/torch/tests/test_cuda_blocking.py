@@ -1,6 +1,6 @@
-"""CUDA tensors in groups whose operations the host waits for (blocking_wait), on a stand-in (support/gpu.py).
+"""CUDA tensors in groups for whose operations the host waits (blocking_wait), on a stand-in (support/gpu.py).
 
-That the host waits is shown by a stream that is held: who waits comes back only after it has been let go.
+A held stream shows that the host waits: the wait returns only after the stream has been released.
 """
 import os
 import signal
@@ -70,14 +70,15 @@ def waits(context):
 
 
 def others(context):
-    """Each group has its own; what comes of one by a split has its parent's; a work that is not waited for holds nobody up."""
+    """Each group has its own setting; a group made by a split has its parent's; a work without a wait blocks
+    nothing."""
     start(context)
     plain = dist.new_group(backend="tutti", pg_options=options(blocking_wait=False))
     dist.all_reduce(filled(1, 1), group=plain)
     tensors = [filled(10, 1), filled(10, 1)]
     gpu.ops.hold(0)
     work = dist.all_reduce(tensors[0], async_op=True)
-    dist.all_reduce(tensors[1], group=plain)  # would now wait for ever
+    dist.all_reduce(tensors[1], group=plain)  # would now wait forever
     assert not work.is_completed()
     gpu.ops.let_go()
     work.wait()
@@ -87,7 +88,7 @@ def others(context):
 
 
 def environment(_):
-    """Ours, else NCCL's."""
+    """Tutti's variable, else NCCL's."""
     for own, others, blocks in ((None, None, False), (None, "1", True), ("1", None, True), ("0", "1", False), ("", "1", True)):
         for name, value in zip(VARIABLES, (own, others)):
             os.environ.pop(name, None)
@@ -97,7 +98,7 @@ def environment(_):
 
 
 def capture(context):
-    """What is captured runs later: nobody waits for it. One rank alone can be captured."""
+    """Captured operations run later: no call waits for them. A single rank can be captured."""
     start(context)
     gpu.ops.use_stream(0, 3)
     tensor = filled(3, 1)
@@ -108,7 +109,7 @@ def capture(context):
 
 
 def deaths(context):
-    """The operation itself raises, as on the CPU: who waits for it, and futures, which DDP waits for."""
+    """The operation itself raises, as on the CPU: in its wait, and in futures, for which DDP waits."""
     start(context)
     group = dist.new_group(backend="tutti", pg_options=options(blocking_wait=True))
     dist.all_reduce(filled(1, 1), group=group)
@@ -120,16 +121,16 @@ def deaths(context):
 
 
 class CudaBlocking(unittest.TestCase):
-    def test_who_waits_does_so_on_the_host(self):
+    def test_waits_block_the_host(self):
         run(waits)
 
     def test_other_groups_do_not(self):
         run(others)
 
-    def test_the_environment_says_so(self):
+    def test_the_environment_sets_it(self):
         ranks.run(1, environment, init=False)
 
-    def test_what_is_captured_is_not_waited_for(self):
+    def test_captured_operations_are_not_waited_for(self):
         ranks.run(1, capture, init=False)
 
     def test_a_dead_rank_raises_where_it_was_waited_for(self):

@@ -1,8 +1,9 @@
-"""CUDA graphs around operations on CUDA tensors, on a stand-in (support/gpu.py): what a capture forbids must not be done.
+"""CUDA graphs around operations on CUDA tensors, on a stand-in (support/gpu.py): Tutti must not make calls that a
+capture forbids.
 
-While a stream is being captured, CUDA lets threads make no potentially unsafe calls, such as queries of events: in the global mode,
-which is torch.cuda.graph's, no thread of the process; in the thread-local mode not the thread that captures. A call all the same
-invalidates the capture, and only the capture's end tells. The stand-in does the same.
+While a stream is being captured, CUDA lets threads make no potentially unsafe calls, such as queries of events: in
+the global mode, which is torch.cuda.graph's, no thread of the process; in the thread-local mode not the thread that
+captures. Such a call invalidates the capture, and only the capture's end reports it. The stand-in does the same.
 """
 import contextlib
 import threading
@@ -25,7 +26,7 @@ def setUpModule():
 
 
 class Capture:
-    """Of the stream STREAM, which is current inside."""
+    """Captures the stream STREAM, which is current inside."""
 
     def __init__(self, mode):
         self.mode, self.graph = mode, None
@@ -51,20 +52,20 @@ class Capture:
 
 def begin(context):
     start(context)
-    dist.all_reduce(filled(1, 1))  # the first one cannot be captured
+    dist.all_reduce(filled(1, 1))  # the first operation cannot be captured
     dist.all_reduce(filled(1, 1), async_op=True).wait()
     gpu.ops.synchronize(0)
 
 
 def fresh(context):
-    """Is there when another stream needs it."""
+    """The result is present when another stream needs it."""
     tensor = filled(COUNT, context.rank + 1)
     gpu.ops.synchronize(0)
     return tensor
 
 
 def check_replays(context, capture, tensor, what):
-    """Each replay doubles what is there, and sums over the ranks; the capture itself has done nothing."""
+    """Each replay doubles the values, and sums over the ranks; the capture itself changes nothing."""
     expected = context.rank + 1.0
     same(tensor, torch.full((COUNT,), expected), what + ", captured")
     expected = context.size * (context.size + 1.0)
@@ -92,7 +93,7 @@ def drop_a_work(tensor):
     if hasattr(options, "asyncOp"):
         options.asyncOp = False
     work = group_of_gpu().allreduce([tensor], options)
-    assert work.is_completed()  # nothing of it is under way
+    assert work.is_completed()  # none of its work is in progress
 
 
 def wait_for_a_work(tensor):
@@ -114,7 +115,7 @@ def wait_for_an_earlier_future(tensor):
 
 
 def wait_for_what_follows(tensor):
-    """As DDP's hooks do."""
+    """Like DDP's hooks."""
 
     def twice_and_half(future):
         gpu.ops.scale_(future.value()[0], 2.0)
@@ -131,7 +132,7 @@ def together(tensor):
 
 
 def with_gaps(tensor):
-    """Copied in before the operation, and copied back behind it."""
+    """The tensor is copied before the operation, and copied back after it."""
     wide = torch.empty_strided((COUNT,), (2,), device=tensor.device)
     wide.copy_(tensor)
     dist.all_reduce(wide, async_op=True).wait()
@@ -172,7 +173,7 @@ def gathered(context, mode):
 
 
 def under_way():
-    """Works that do not end before the stream is let go, of all kinds; and what they will have written."""
+    """Works of all kinds that do not end before the stream is released, and their expected results."""
     gpu.ops.use_stream(0, 5)
     gpu.ops.hold(0)
     plain, apart, whole = filled_later(COUNT, 1), torch.empty_strided((COUNT,), (2,), device=gpu.device(0)), filled_later(2 * COUNT, 0)
@@ -185,7 +186,7 @@ def under_way():
 
 def let_go_and_check(results):
     gpu.ops.let_go()
-    dist.all_reduce(filled(1, 1), async_op=True).wait()  # behind all
+    dist.all_reduce(filled(1, 1), async_op=True).wait()  # after all
     for name, (tensor, value) in results.items():
         same(tensor.contiguous(), torch.full((tensor.numel(),), value), name)
 
@@ -271,7 +272,7 @@ def waits_of_the_host(context):
 
 
 def refusals_of_the_standin(context):
-    """They are CUDA's. Without them, nothing above shows anything."""
+    """These are CUDA's rules. Without them, the tests above would show nothing."""
     begin(context)
     event = torch.Event(gpu.device(0))
     event.record()
@@ -329,7 +330,7 @@ class CudaGraphs(unittest.TestCase):
         for mode in (GLOBAL, THREAD_LOCAL):
             run(polled_during, mode)
 
-    def test_what_waits_on_the_host_leaves_a_capture_alone(self):
+    def test_waits_on_the_host_do_not_disturb_a_capture(self):
         run(waits_of_the_host)
 
     @unittest.skipUnless(hasattr(torch, "Event"), "this PyTorch has no torch.Event")

@@ -1,6 +1,6 @@
 """CUDA tensors, on a stand-in (support/gpu.py): order in streams, lifetimes, futures, messages.
 
-Order is shown by holding a stream, never by time: what must come later has to wait for what is held, and the host must not.
+Order is shown by holding a stream, never by time: later work must wait for the held stream, and the host must not.
 """
 import datetime
 import os
@@ -20,7 +20,7 @@ def setUpModule():
 
 def order(context):
     start(context)
-    dist.all_reduce(filled(1, 1))  # the first one meets
+    dist.all_reduce(filled(1, 1))  # the first operation connects
     total = sum(range(1, context.size + 1))
     for asynchronous in (True, False):
         tensor = filled(1000, context.rank + 1)
@@ -29,7 +29,7 @@ def order(context):
         work = dist.all_reduce(tensor, async_op=asynchronous)
         if asynchronous:
             assert not work.is_completed()
-            work.wait()  # the stream waits, the host does not: else it would now wait for ever
+            work.wait()  # the stream waits, the host does not: else it would now wait forever
             assert not work.is_completed() and not work.is_success()
         gpu.ops.scale_(tensor, 2.0)
         gpu.ops.let_go()
@@ -40,7 +40,8 @@ def order(context):
 
 
 def order_of_streams(context):
-    """The operation follows the stream that is current at the call; whoever waits, his own one."""
+    """The operation is ordered after the stream that is current at the call; a wait affects the waiting thread's
+    current stream."""
     start(context)
     dist.all_reduce(filled(1, 1))
     tensor = filled(1000, context.rank + 1)
@@ -56,7 +57,7 @@ def order_of_streams(context):
 
 
 def timeouts(context):
-    """With a timeout the host waits; and the operation goes on."""
+    """With a timeout the host waits, and the operation continues."""
     start(context)
     store = dist.distributed_c10d._get_default_store()
     dist.all_reduce(filled(1, 1))
@@ -67,7 +68,7 @@ def timeouts(context):
     if context.rank == 0:
         try:
             work.wait(datetime.timedelta(milliseconds=30))
-            raise AssertionError("waited for nobody")
+            raise AssertionError("did not wait")
         except dist.DistBackendError as error:
             assert "timed out" in str(error), error
         store.set("go", "1")
@@ -76,7 +77,7 @@ def timeouts(context):
 
 
 def barriers(context):
-    """What is in the current stream is done when a barrier returns."""
+    """The work in the current stream is done when a barrier returns."""
     start(context)
     for count in (0, 1):  # before the group has worked on the GPU, and after
         options = dist.BarrierOptions()
@@ -101,8 +102,8 @@ def barriers(context):
 
 
 def lifetimes(context):
-    """Memory is nobody else's before the operation is done: the stand-in's allocator overwrites what it gets back at once.
-    Rank 1 comes late, so that rank 0's operation still is to run when its tensors go."""
+    """Memory is not reused before the operation is done: the stand-in's allocator overwrites freed memory at once.
+    Rank 1 is late, so that rank 0's operation has not run when its tensors are dropped."""
     start(context)
     store = dist.distributed_c10d._get_default_store()
     dist.all_reduce(filled(1, 1))
@@ -125,7 +126,7 @@ def lifetimes(context):
             store.set("late " + case, "1")
         for work in works:
             work.wait()
-        dist.all_reduce(filled(1, 1), async_op=True).wait()  # behind what nobody could wait for
+        dist.all_reduce(filled(1, 1), async_op=True).wait()  # after an operation whose work was dropped
         same(out, torch.cat([torch.arange(500.0) + rank for rank in range(context.size)]), case)
         works.clear()
 
@@ -144,7 +145,7 @@ def futures(context):
         gpu.ops.scale_(future.value()[0], 0.5)
         return future.value()
 
-    def again(future):  # as PowerSGD does
+    def again(future):  # like PowerSGD
         inner = dist.all_reduce(future.value()[0], async_op=True)
         inner.get_future().wait()
         return future.value()[0]
@@ -159,7 +160,7 @@ def futures(context):
 
 
 def futures_draw_no_streams(context):
-    """There are few hardware queues, so a future whose operation is the last one in its stream takes no other stream."""
+    """There are few hardware queues, so a future whose operation is the last one in its stream uses no other stream."""
     start(context)
     dist.all_reduce(filled(1, 1), async_op=True).wait()
     tensor, drawn = filled(10, 1), gpu.ops.times_drawn()
@@ -170,7 +171,8 @@ def futures_draw_no_streams(context):
 
 
 def futures_wait_for_their_own(context):
-    """The future of a receive is asked for when another receive is behind it, whose message depends on that future."""
+    """The future of a receive is requested when another receive is enqueued after it, whose message depends on that
+    future."""
     start(context)
     dist.all_reduce(filled(1, 1))
     if context.rank == 0:
@@ -197,7 +199,7 @@ def messages(context):
     rank, peer = context.rank, 1 - context.rank
     for count in (0, 3, 70000):
         got = filled(count, -1)
-        receives = dist.irecv(got, peer)  # both ranks receive first: the sends must not wait behind that
+        receives = dist.irecv(got, peer)  # both ranks receive first: the sends must not wait for that
         sends = dist.isend(filled(count, rank), peer)
         receives.wait()
         gpu.ops.scale_(got, 2.0)
@@ -210,7 +212,7 @@ def messages(context):
     if rank == 0:
         gpu.ops.hold(0)
         dist.isend(filled_later(5, 4), 1)
-        dist.send(torch.full((5,), 5.0), 1)  # does not overtake, since it is another kind of message
+        dist.send(torch.full((5,), 5.0), 1)  # does not overtake, because it is another kind of message
         gpu.ops.let_go()
     else:
         got = filled(5, -1)
@@ -222,7 +224,7 @@ def messages(context):
 
 
 def few_queues(context, said, warns):
-    """One warning, where a receive is the first to wait for another rank."""
+    """One warning, when a receive first waits for another rank."""
     if said is not None:
         os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = said
     start(context)
@@ -271,7 +273,7 @@ class CudaStreams(unittest.TestCase):
     def test_messages(self):
         run(messages)
 
-    def test_too_few_queues_are_warned_of(self):
+    def test_too_few_queues_cause_a_warning(self):
         for said, warns in ((None, False), ("32", False), ("8", False), ("1", True)):
             run(few_queues, said, warns)
 

@@ -1,4 +1,5 @@
-"""torch_tutti.env: what the launcher says, what a group says, and RDMA: its errors, and on a stand-in for the module its success."""
+"""torch_tutti.env: values of the launcher and of a group, and RDMA: its errors, and its success on a stand-in for the
+module."""
 import os
 import shutil
 import subprocess
@@ -80,7 +81,7 @@ def without_tutti(context):
 
 
 def alone(context):
-    """Rank 1 comes to the call when rank 0 has given up."""
+    """Rank 1 calls after rank 0's call has timed out."""
     note = os.path.join(context.folder, "given up")
     context.init(timeout_s=2)
     while context.rank == 1 and not os.path.exists(note):
@@ -93,14 +94,14 @@ def alone(context):
 
 
 def with_adapters():
-    """A rank of test_with_adapters, started for itself."""
+    """A rank of test_with_adapters, as a separate program."""
     rank, size, folder = int(sys.argv[2]), int(sys.argv[3]), os.environ["PYTHONPATH"]
     dist.init_process_group("tutti", init_method="file://%s/store%d" % (folder, size), rank=rank, world_size=size)
     assert torch_tutti.__file__.startswith(folder), torch_tutti.__file__
     assert not env.rdma_is_initialized()
     assert env.init_rdma() is True and env.rdma_is_initialized()
     if dist.get_rank() == 0:
-        assert env.init_rdma() is True  # needs nobody
+        assert env.init_rdma() is True  # needs no other rank
     assert summed() == dist.get_world_size()
     child = os.fork()
     if child == 0:
@@ -112,7 +113,7 @@ def with_adapters():
 
 @unittest.skipUnless(ranks.IS_TUTTI, "gloo has none of it")
 class Env(unittest.TestCase):
-    def test_before_a_group_the_launcher_answers(self):
+    def test_before_a_group_values_come_from_the_launcher(self):
         torchrun = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
         mpi = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
                "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
@@ -120,26 +121,26 @@ class Env(unittest.TestCase):
                                     ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, (1, 0, 0, 1))):
             self.assertEqual(ranks.run(1, launched, variables, answers, init=False), [expected])
 
-    def test_where_nothing_says_it_the_error_tells_what_to_do(self):
+    def test_missing_values_are_an_error_with_advice(self):
         (texts,) = ranks.run(1, launched, {}, errors, init=False)
         for text, variable in zip(texts, ("WORLD_SIZE", "RANK", "LOCAL_RANK", "GROUP_WORLD_SIZE")):
             for part in (" %s is not set" % variable, "torchrun", "tuttirun", "init_process_group"):
                 self.assertIn(part, text)
 
-    def test_hosts_of_which_oneflows_launcher_says_nothing_are_an_error_until_there_is_a_group(self):
+    def test_hosts_unknown_to_oneflows_launcher_are_an_error_until_there_is_a_group(self):
         oneflow = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500"}
         (texts,) = ranks.run(1, launched, oneflow, errors, init=False)
         self.assertEqual([text[-7:] for text in texts[:3]], [" gave 4", " gave 3", " gave 1"])
         for part in ("do not say the node_size", "LOCAL_WORLD_SIZE is not set", "tuttirun", "init_process_group"):
             self.assertIn(part, texts[3])
 
-    def test_what_the_launcher_got_wrong_is_shown(self):
+    def test_wrong_values_of_the_launcher_are_shown(self):
         (texts,) = ranks.run(1, launched, {"RANK": "first", "WORLD_SIZE": "2"}, errors, init=False)
         self.assertIn("get_world_size gave 2", texts[0])
         for text in texts[1:]:
             self.assertIn("first", text)
 
-    def test_a_group_counts_before_the_launcher(self):
+    def test_a_group_takes_precedence_over_the_launcher(self):
         lies = {"RANK": "9", "WORLD_SIZE": "64", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}
         for size in (2, 3):
             for backend in ("tutti", "cpu:tutti,cuda:gloo"):
@@ -164,7 +165,7 @@ class Env(unittest.TestCase):
                 self.assertIn("cannot go by RDMA", text)
                 self.assertIn("host %s (rank 0)" % host, text)
 
-    def test_without_a_group_of_tutti_the_error_tells_what_to_do(self):
+    def test_without_a_group_of_tutti_the_error_has_advice(self):
         for texts in ranks.run(2, without_tutti, init=False):
             self.assertIn('init_process_group("tutti")', texts[0])
             self.assertIn("gloo", texts[1])
@@ -175,7 +176,7 @@ class Env(unittest.TestCase):
             self.assertIn("rank 1", text)
 
     @unittest.skipUnless(STANDIN, "TUTTI_TEST_STANDIN_VERBS names no stand-in")
-    def test_with_adapters_it_is_true_until_the_group_goes(self):
+    def test_with_adapters_it_is_true_until_the_group_ends(self):
         own = os.path.dirname(torch_tutti.__file__)
         if not os.path.exists(os.path.join(own, "libtutti_verbs.so")):
             self.skipTest("the wheel was built without libibverbs")

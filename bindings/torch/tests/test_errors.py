@@ -1,4 +1,4 @@
-"""What goes wrong: arguments, peers that die or stay away, Ctrl-C, ends of the process at a bad moment."""
+"""Errors: arguments, peers that die or do not call, Ctrl-C, process exits at any time."""
 import datetime
 import os
 import signal
@@ -19,7 +19,7 @@ only_ours = unittest.skipUnless(ranks.IS_TUTTI, "not so with gloo")
 
 
 def raises(call, pattern=""):
-    """The text of what it raises."""
+    """The text of its exception."""
     try:
         call()
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -29,7 +29,7 @@ def raises(call, pattern=""):
 
 
 def wrong_arguments(context):
-    """Each raises on the caller, and the group is whole afterwards, even if only one rank was wrong."""
+    """Each raises in the caller, and the group is usable afterwards, even if only one rank was wrong."""
     size, rank = context.size, context.rank
     one, two = torch.ones(2), torch.ones(3)
     tries = {
@@ -52,14 +52,14 @@ def wrong_arguments(context):
         except AssertionError as error:
             raise AssertionError(label) from error
     assert summed() == size
-    if rank == 0:  # alone
+    if rank == 0:  # only this rank
         raises(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
     assert summed() == size
     return True
 
 
 def other_device(context):
-    """Straight to the backend: for "meta" tensors PyTorch itself has operators that do nothing."""
+    """Directly on the backend: for "meta" tensors PyTorch itself has operators that do nothing."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     text = raises(lambda: backend.allreduce([torch.ones(2, device="meta")], dist.AllreduceOptions()))
     assert summed() == context.size
@@ -101,7 +101,7 @@ def killed_peer(context, asynchronous):
 
 
 def killed_between(context):
-    """Another group, without the dead rank, goes on."""
+    """Another group, without the dead rank, continues."""
     group = dist.new_group([0, 1])
     if context.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -112,7 +112,7 @@ def killed_between(context):
 
 
 def interrupted(context):
-    """Ctrl-C in a wait for a peer that does not come."""
+    """Ctrl-C in a wait for a peer that does not call."""
     summed()
     if context.rank == 1:
         time.sleep(3)
@@ -132,7 +132,7 @@ def interrupted(context):
 
 
 def other_shapes(context):
-    """Ranks that disagree: an error that says so, not garbage."""
+    """Ranks that disagree: an error that reports it, not wrong results."""
     return raises(lambda: dist.all_reduce(torch.ones(5 + context.rank)))
 
 
@@ -176,7 +176,7 @@ def error_in_future(context):
 
 
 def forked_worker(context):
-    """A DataLoader's workers are forks of a process with groups: they must leave these alone."""
+    """A DataLoader's workers are forks of a process with groups: they must not touch these."""
     class Squares(torch.utils.data.Dataset):
         def __len__(self):
             return 32
@@ -193,7 +193,7 @@ def forked_worker(context):
 
 
 def forked_use(context):
-    """Using a group in a fork is an error, and the parent's goes on."""
+    """Using a group in a fork is an error, and the parent's continues."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -214,7 +214,7 @@ def forked_use(context):
 
 EXITS = {
     "with work in flight": "work = dist.all_reduce(torch.ones(1000), async_op=True)",
-    "with work in flight that nobody keeps": "dist.all_reduce(torch.ones(1000), async_op=True)",
+    "with dropped work in flight": "dist.all_reduce(torch.ones(1000), async_op=True)",
     "with the group alive": "dist.all_reduce(torch.ones(10))",
     "after destroy": "dist.all_reduce(torch.ones(10)); dist.destroy_process_group()",
     "with callbacks": "dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda done: time.sleep(0.2))",
@@ -222,7 +222,7 @@ EXITS = {
     "with a thread that waits": "threading.Thread(target=lambda: dist.all_reduce(torch.ones(10)), daemon=True).start(); time.sleep(0.2)",
     "with a cycle": "a = [dist.group.WORLD, dist.all_reduce(torch.ones(10), async_op=True)]; a.append(a)",
 }
-GLOO_CRASHES = ("with work in flight that nobody keeps", "with callbacks")
+GLOO_CRASHES = ("with dropped work in flight", "with callbacks")
 PROGRAM = """
 import sys, threading, time
 import torch, torch.distributed as dist
@@ -233,7 +233,8 @@ exec(action)
 
 
 def exit_of(action, alone):
-    """Two programs that end so; with `alone`, the second one does not join in. Their exit codes and what they say."""
+    """Two programs that end with this action; with `alone`, the second one does not call. Returns their exit codes
+    and output."""
     with tempfile.TemporaryDirectory() as folder:
         programs = []
         for rank in range(2):
@@ -243,7 +244,7 @@ def exit_of(action, alone):
         results = []
         for program in programs:
             try:
-                said, _ = program.communicate(timeout=100)  # most of it is the import of PyTorch
+                said, _ = program.communicate(timeout=100)  # mostly for the import of PyTorch
             except subprocess.TimeoutExpired:
                 program.kill()
                 said, _ = program.communicate()
@@ -254,7 +255,7 @@ def exit_of(action, alone):
 
 class Errors(unittest.TestCase):
     @only_ours
-    def test_wrong_arguments_raise_and_leave_the_group_whole(self):
+    def test_wrong_arguments_raise_and_leave_the_group_usable(self):
         ranks.run(2, wrong_arguments)
 
     @only_ours
@@ -262,7 +263,7 @@ class Errors(unittest.TestCase):
         for text in ranks.run(2, other_device):
             self.assertIn("meta", text)
 
-    def test_a_peer_that_stays_away_is_a_timeout(self):
+    def test_a_peer_that_does_not_call_is_a_timeout(self):
         took, text = ranks.run(2, late_peer, init=False, victims=(1,))[0]
         self.assertLess(took, 2.5)
         self.assertRegex(text, "(?i)time")
@@ -276,7 +277,7 @@ class Errors(unittest.TestCase):
                 self.assertLess(until_destroyed, 4)
                 self.assertRegex(text, "1")
 
-    def test_groups_without_the_dead_go_on(self):
+    def test_groups_without_the_dead_rank_continue(self):
         self.assertEqual(ranks.run(3, killed_between, victims=(2,))[:2], [True, True])
 
     @only_ours
@@ -286,7 +287,7 @@ class Errors(unittest.TestCase):
         self.assertLess(late, 1)
 
     @only_ours
-    def test_ranks_that_disagree_are_told_so(self):
+    def test_ranks_that_disagree_get_an_error(self):
         for text in ranks.run(2, other_shapes, victims=()):
             self.assertRegex(text, "(?i)differ|mismatch|bytes|count|elements")
 
@@ -301,10 +302,10 @@ class Errors(unittest.TestCase):
         self.assertLess(ranks.run(2, aborted)[0], 1)
 
     @only_ours
-    def test_a_future_gives_the_error_of_its_operation(self):
+    def test_a_future_raises_the_error_of_its_operation(self):
         self.assertTrue(ranks.run(2, error_in_future, victims=(1,))[0])
 
-    def test_workers_of_a_data_loader_leave_groups_alone(self):
+    def test_workers_of_a_data_loader_do_not_touch_groups(self):
         ranks.run(2, forked_worker)
 
     @only_ours

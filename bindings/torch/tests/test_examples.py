@@ -1,4 +1,4 @@
-"""What the documentation tells people to run first: the self-test and the examples, under torchrun."""
+"""The first programs of the documentation: the self-test and the examples, under torchrun."""
 import importlib.util
 import os
 import subprocess
@@ -32,7 +32,7 @@ class Examples(unittest.TestCase):
     def test_the_self_test_passes(self):
         self.assertIn("passed", run("-m", "torch_tutti").split())
 
-    def test_without_its_test_it_only_tells_what_is_installed(self):
+    def test_without_its_test_it_only_prints_what_is_installed(self):
         self.assertNotIn("self-test", run("-m", "torch_tutti", "--no-test"))
 
     @unittest.skipUnless(AUTOMATIC, "this PyTorch has no entry points: the examples would need an import")
@@ -50,7 +50,7 @@ class Examples(unittest.TestCase):
 @unittest.skipUnless(HAVE_TUTTI, "torch_tutti is not installed")
 class Mnist(unittest.TestCase):
     @unittest.skipUnless(AUTOMATIC, "this PyTorch has no entry points: the examples would need an import")
-    @unittest.skipUnless(MNIST, "MNIST is not there: TUTTI_DATA names its folder")
+    @unittest.skipUnless(MNIST, "MNIST was not found: TUTTI_DATA names its folder")
     def test_mnist_by_two_ranks_reaches_its_accuracy(self):
         output = run(*LAUNCH, os.path.join(ROOT, "examples", "torch_mnist_ddp.py"), "--data", MNIST)
         last = output.strip().splitlines()[-1]

@@ -1,4 +1,5 @@
-"""PyTorch's flight recorder (2.15 and newer), and what its analyser, torchfrtrace, says of what groups of ours leave there."""
+"""PyTorch's flight recorder (2.15 and newer), and the output of its analyser, torchfrtrace, for entries of our
+groups."""
 import contextlib
 import io
 import json
@@ -13,7 +14,7 @@ from support import ranks
 
 c10d = torch._C._distributed_c10d
 HAVE_RECORDER = hasattr(c10d.Backend, "supports_completion_hooks")
-BOTH = ("tutti", "gloo")  # in its own word, and in Gloo's place
+BOTH = ("tutti", "gloo")  # under its own name, and in Gloo's place
 
 
 def begin(context, backend, **named):
@@ -48,7 +49,7 @@ def collectives(context):
 
 
 def messages(context):
-    """To the next rank, from the one before: waited for by the call, and in a batch."""
+    """To the next rank, from the previous one: with blocking calls, and in a batch."""
     after, before = (context.rank + 1) % context.size, (context.rank - 1) % context.size
     request = dist.isend(torch.ones(4), after)
     dist.recv(torch.ones(4), before)
@@ -58,20 +59,20 @@ def messages(context):
 
 
 def settled(backend, but=0):
-    """Ends are noted when a work is waited for, asked or dropped, at the latest at the next operation."""
+    """Ends are recorded when a work is waited for, polled or dropped, at the latest at the next operation."""
     until = time.monotonic() + 10
     while time.monotonic() < until and sum(entry["state"] != "completed" for entry in entries(backend)) > but:
         time.sleep(0.02)
 
 
 def analysed(context):
-    """What torchfrtrace says of all ranks' dumps, when all have written: its exit code and its words."""
+    """The exit code and output of torchfrtrace for all ranks' dumps, when all have been written."""
     for rank in range(context.size):
         while not os.path.exists(os.path.join(context.folder, "written%d" % rank)):
             time.sleep(0.02)
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        from torch.distributed.flight_recorder import fr_trace  # its logger keeps what standard error is now
+        from torch.distributed.flight_recorder import fr_trace  # its logger keeps the current standard error
 
         try:
             fr_trace.main([context.folder, "-p", "trace_"])
@@ -110,7 +111,7 @@ def sound(context, backend):
 
 
 def late(context, backend):
-    """Rank 1 never comes to the last operation."""
+    """Rank 1 never calls the last operation."""
     begin(context, backend)
     collectives(context)
     work = None if context.rank == 1 else dist.all_reduce(torch.ones(5), async_op=True)
@@ -123,7 +124,7 @@ def late(context, backend):
 
 
 def differing(context, backend):
-    """Rank 1 gives more. Tutti's own comparison is an error of both sides; the dump tells it too."""
+    """Rank 1 passes more elements. Tutti's own comparison fails on both sides; the dump shows it too."""
     begin(context, backend)
     collectives(context)
     try:
@@ -134,7 +135,7 @@ def differing(context, backend):
 
 
 def with_gloo(context):
-    """A call that goes to the real Gloo, which writes entries of its own."""
+    """A call that is executed by the real Gloo, which writes its own entries."""
     begin(context, "gloo")
     collectives(context)
     dist.group.WORLD.allreduce([torch.ones(3), torch.ones(3)]).wait()
@@ -143,7 +144,7 @@ def with_gloo(context):
 
 
 def full(context):
-    """More operations than the recorder keeps, and a reset of it."""
+    """More operations than the recorder keeps, and a reset."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = "10"
     begin(context, "gloo")
     hanging = dist.irecv(torch.ones(1), 1 - context.rank)
@@ -187,7 +188,7 @@ class FlightRecorder(unittest.TestCase):
                 for wrong in ("Not all ranks", "has errors", "Error", "mismatch"):
                     self.assertNotIn(wrong, said)
 
-    def test_the_analyser_names_the_rank_that_does_not_come(self):
+    def test_the_analyser_names_the_rank_that_does_not_call(self):
         for backend in BOTH:
             with self.subTest(backend=backend):
                 found = ranks.run(3, late, backend, init=False)
@@ -205,7 +206,7 @@ class FlightRecorder(unittest.TestCase):
                 self.assertIn("Culprit rank 1", said)
                 self.assertIn("[[7]]", said)
 
-    def test_what_the_real_gloo_does_can_be_analysed_too(self):
+    def test_operations_of_the_real_gloo_can_be_analysed_too(self):
         code, said = ranks.run(3, with_gloo, init=False)[0]
         self.assertEqual(code, 0, said)
         self.assertNotIn("Not all ranks", said)

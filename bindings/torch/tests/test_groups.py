@@ -1,4 +1,4 @@
-"""Groups: of some ranks, many, mixed with other backends, by every way to start them."""
+"""Groups: of some ranks, many, mixed with other backends, started in every way."""
 import datetime
 import os
 import random
@@ -29,7 +29,7 @@ def name_of(group, device="cpu"):
 
 
 def subgroups(context):
-    """Every subset of three ranks, in turn and at once; operations on all of them are interleaved."""
+    """Every subset of three ranks, one after the other and at once; operations on all of them are interleaved."""
     subsets = [subset for subset in ([0], [1], [2], [0, 1], [1, 2], [0, 2], [2, 0], [0, 1, 2])]
     groups = [dist.new_group(subset) for subset in subsets]
     works = []
@@ -42,7 +42,7 @@ def subgroups(context):
     for work, tensor, subset in works:
         work.wait()
         assert tensor.tolist() == [float(sum(rank + 1 for rank in subset))] * 3, (subset, tensor)
-    # Sorted, whatever the order in which ranks were named.
+    # Sorted, in whatever order ranks were named.
     if context.rank in (0, 2):
         assert dist.get_group_rank(groups[6], 0) == 0
     for subset, group in zip(subsets, groups):
@@ -165,7 +165,7 @@ def facts(context):
 def sequence_numbers(context):
     group = dist.new_group()
     backend = group._get_backend(torch.device("cpu"))
-    backend._set_sequence_number_for_group()  # the group's own is refused for names that PyTorch does not know
+    backend._set_sequence_number_for_group()  # PyTorch refuses the group's own for names that it does not know
     first = backend._get_sequence_number_for_group()
     for _ in range(3):
         summed(group)
@@ -176,7 +176,7 @@ def monitored(context):
     options = dist.BarrierOptions()
     del options
     dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=10), wait_all_ranks=True)
-    if context.rank == 1:  # stays away
+    if context.rank == 1:  # does not call
         return ""
     try:
         dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=1), wait_all_ranks=True)
@@ -186,7 +186,8 @@ def monitored(context):
 
 
 def free_port():
-    """A port that is free, as is the next one; below those that the system gives to whoever connects in the meantime."""
+    """A free port whose next port is free, too; below the ports that the system assigns to sockets that connect in
+    the meantime."""
     while True:
         port = random.randrange(20000, 32000)
         try:
@@ -199,7 +200,7 @@ def free_port():
 
 
 def overlapping_splits(context):
-    """Members alone split, so ranks have made different numbers of groups when they meet."""
+    """Only members split, so ranks have made different numbers of groups when they connect."""
     world = dist.group.WORLD
     for members in ([0, 1], [0, 2], [1, 2, 0]):
         if context.rank in members:
@@ -211,7 +212,7 @@ def overlapping_splits(context):
 
 
 def shrunk(context):
-    """Those that stay meet, though one of them has made a group before that the other is not in."""
+    """The remaining ranks connect, though one of them has made a group before without the other."""
     if context.rank != 2:
         dist.group.WORLD.split_group([0, 1], None, None, None)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -233,13 +234,13 @@ class Groups(unittest.TestCase):
     def test_members_alone_can_create_a_group(self):
         ranks.run(3, local_groups)
 
-    def test_a_thousand_groups_leave_nothing(self):
+    def test_a_thousand_groups_leave_no_resources(self):
         for before, after in ranks.run(2, thousand_groups, timeout=100):
             self.assertLess(after[0] - before[0], 8 << 10, "KiB of memory")
             self.assertLessEqual(after[1], before[1], "open files")
             self.assertLessEqual(after[2], before[2], "threads")
 
-    def test_fifty_groups_live_at_once(self):
+    def test_fifty_groups_exist_at_once(self):
         ranks.run(2, many_at_once)
 
     def test_a_group_inside_a_world_of_gloo(self):
@@ -278,13 +279,13 @@ class Groups(unittest.TestCase):
     def test_a_process_starts_and_ends_the_world_again_and_again(self):
         ranks.run(2, again, init=False)
 
-    def test_a_group_says_what_it_is(self):
+    def test_a_group_describes_itself(self):
         ranks.run(2, facts)
 
     def test_sequence_numbers_count_operations(self):
         self.assertEqual(ranks.run(2, sequence_numbers), [3, 3])
 
-    def test_monitored_barrier_names_who_is_missing(self):
+    def test_monitored_barrier_names_the_missing_ranks(self):
         texts = ranks.run(3, monitored, victims=(0, 1, 2) if BACKEND == "gloo" else ())
         self.assertRegex(texts[0], r"[Rr]anks?\W+1\b")
 

@@ -1,4 +1,4 @@
-"""The group's completion hook, which hears of every operation that has ended, and how long operations took."""
+"""The group's completion hook, which is called for every ended operation, and the durations of operations."""
 import inspect
 import os
 import subprocess
@@ -20,7 +20,7 @@ WAITS_FOR_HOOKS = "nccl" not in inspect.getsource(dist.destroy_process_group).sp
 
 
 def hooked(group=None):
-    """What the hook of a group hears: (type, sequence, seconds, thread)."""
+    """The calls of a group's hook: (type, sequence, seconds, thread)."""
     heard = []
 
     def hook(work):
@@ -31,7 +31,7 @@ def hooked(group=None):
 
 
 def every_kind(context):
-    """Waited for by the call, by a work, by nobody, together with others, of several steps: each is told once."""
+    """Blocking, with a work, with a dropped work, coalesced, of several steps: each is reported once."""
     group = dist.new_group()
     heard = hooked(group)
     dist.all_reduce(torch.ones(3), group=group)
@@ -52,7 +52,7 @@ def every_kind(context):
 
 
 def told_before_the_group_ends(context):
-    """destroy_process_group waits until the hook has heard of everything."""
+    """destroy_process_group waits until the hook has been called for every operation."""
     group = dist.new_group()
     heard = []
     group._register_on_completion_hook(lambda work: (time.sleep(0.01), heard.append(work.seq)))
@@ -91,7 +91,7 @@ def may_communicate(context):
 
 
 def of_a_failure(context):
-    """The end of the peer is an end too: the hook hears of it, and the group can be destroyed."""
+    """The end of the peer ends the operation, too: the hook is called, and the group can be destroyed."""
     heard = hooked()
     summed()
     if context.rank == 1:
@@ -110,7 +110,7 @@ def of_a_failure(context):
 
 
 def that_raises(context, asynchronous):
-    """Nobody could catch it: the group is broken, and says why."""
+    """No caller could catch it: it breaks the group, whose error has the reason."""
     group = dist.new_group()
 
     def hook(work):
@@ -130,7 +130,7 @@ def that_raises(context, asynchronous):
 
 
 def dropped_group(context):
-    """A group whose operation never ends, and that nobody keeps: what has a hook goes all the same."""
+    """A dropped group whose operation never ends: it is destroyed even with a hook."""
     group = dist.new_group()
     hooked(group)
     summed(group)
@@ -150,7 +150,7 @@ def durations(context):
     except RuntimeError as error:
         assert "_enable_collectives_timing" in str(error), error
     else:
-        raise AssertionError("a duration that nobody wanted")
+        raise AssertionError("a duration that was not requested")
     group._enable_collectives_timing()
     took = []
     for _ in range(3):
@@ -172,7 +172,7 @@ dist.all_reduce(torch.ones(3), async_op=True)
 
 @unittest.skipUnless(ranks.IS_TUTTI, "gloo has no completion hooks")
 class Hooks(unittest.TestCase):
-    def test_every_operation_is_told_once_with_its_type_and_number(self):
+    def test_every_operation_is_reported_once_with_its_type_and_number(self):
         expected = ["ALLREDUCE", "BROADCAST", "ALLGATHER", "ALLREDUCE_COALESCED", "_ALLREDUCE_SPARSE", "BARRIER"]
         for rank, heard in enumerate(ranks.run(3, every_kind)):
             kinds = expected + (["SEND"], ["RECV"], [])[rank]
@@ -194,12 +194,12 @@ class Hooks(unittest.TestCase):
     def test_a_hook_may_use_other_groups(self):
         self.assertEqual(ranks.run(2, may_communicate), [[2.0] * 10] * 2)
 
-    def test_failed_operations_are_told_too(self):
+    def test_failed_operations_are_reported_too(self):
         text, heard = ranks.run(2, of_a_failure, victims=(1,))[0]
         self.assertIn("1", text)
         self.assertEqual(heard, 2)
 
-    def test_what_a_hook_raises_breaks_its_group(self):
+    def test_an_exception_of_a_hook_breaks_its_group(self):
         for asynchronous in (False, True):
             with self.subTest(asynchronous=asynchronous):
                 for text in ranks.run(2, that_raises, asynchronous):
@@ -208,7 +208,7 @@ class Hooks(unittest.TestCase):
     def test_a_group_with_a_hook_can_be_aborted_and_destroyed(self):
         self.assertEqual(ranks.run(2, dropped_group), [2.0, 2.0])
 
-    def test_works_tell_how_long_they_took(self):
+    def test_works_report_their_durations(self):
         for took in ranks.run(2, durations):
             for milliseconds in took:
                 self.assertGreater(milliseconds, 0)

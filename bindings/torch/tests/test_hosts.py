@@ -1,7 +1,7 @@
 """Two ranks on each of two hosts, started by torchrun on each: results, training, and the death of a rank.
 
-The hosts are network namespaces of this machine (support/network.py). One job does it all, since starting six processes
-with PyTorch in them takes the time; what its ranks found is in files (support/on_hosts.py).
+The hosts are network namespaces of this machine (support/network.py). One job runs everything, since starting six
+processes with PyTorch takes most of the time; its ranks write their results to files (support/on_hosts.py).
 """
 import os
 import subprocess
@@ -28,7 +28,7 @@ def torchrun(host, node, folder):
 def end(job):
     job.terminate()  # torchrun ends its ranks
     try:
-        job.wait(40)  # it gives them 30 s
+        job.wait(40)  # torchrun waits 30 s for them
     except subprocess.TimeoutExpired:
         job.kill()
         job.wait()
@@ -67,11 +67,11 @@ class Hosts(unittest.TestCase):
         self.assertTrue(text.startswith("ok "), "rank %d: %s\n%s" % (rank, text, (self.found["log0"] + self.found["log1"])[-4000:]))
         return text[3:]
 
-    def test_all_collectives_give_what_their_closed_forms_say(self):
+    def test_all_collectives_have_the_results_of_closed_forms(self):
         for rank in RANKS:
             self.assertGreater(int(self.report("collectives", rank).split()[0]), 50)
 
-    def test_ddp_gives_what_one_process_gets_from_whole_batches(self):
+    def test_ddp_has_the_results_of_one_process_with_whole_batches(self):
         for rank in RANKS:
             self.report("ddp", rank)
 

@@ -1,4 +1,4 @@
-"""Memory that all ranks of a host reach: who gets it, when not, and what becomes of it in forks."""
+"""Memory that all ranks of a host can access: which tensors get it, when not, and its behaviour in forks."""
 import os
 import unittest
 
@@ -20,7 +20,7 @@ except ImportError:  # old PyTorch
 
 
 def buckets(context, zero_copy):
-    """Where DDP's buckets are when a hook sees them."""
+    """Where DDP's buckets are when a hook gets them."""
     import torch_tutti  # pylint: disable=import-outside-toplevel
 
     options = torch_tutti.Options()
@@ -40,7 +40,7 @@ def buckets(context, zero_copy):
 
 
 def sharded_buffers(context):
-    """Where FSDP2 gathers parameters when it was told to take memory from the group."""
+    """Where FSDP2 gathers parameters if it is set to allocate memory from the group."""
     import torch_tutti  # pylint: disable=import-outside-toplevel
 
     model = fully_shard(nn.Linear(64, 64), mesh=init_device_mesh("cpu", (context.size,)))
@@ -59,7 +59,7 @@ def sharded_buffers(context):
 
 
 def allocated(context):
-    """With the allocator: large tensors, however they are made, until it is ended; sums of all are right."""
+    """With the allocator: large tensors, however they are made, until it is disabled; sums of all are right."""
     import torch_tutti  # pylint: disable=import-outside-toplevel
 
     torch_tutti.use_allocator(MIB)
@@ -78,7 +78,8 @@ def allocated(context):
 
 
 def forked(context):
-    """What a fork shares, and that it gets ordinary memory: exit codes of the children, and what the parent sees."""
+    """What a fork shares, and that it gets ordinary memory: exit codes of the children, and the values in the
+    parent."""
     import torch_tutti  # pylint: disable=import-outside-toplevel
 
     torch_tutti.use_allocator(MIB)
@@ -87,7 +88,7 @@ def forked(context):
     if pid == 0:
         try:
             shared[0], own[0] = 5.0, 5.0
-            ordinary = not torch_tutti.is_shareable(torch.empty(MIB))  # and no operator with threads, which a fork lacks
+            ordinary = not torch_tutti.is_shareable(torch.empty(MIB))  # no multi-threaded operator: a fork lacks threads
             try:
                 torch_tutti.empty(8)
                 ordinary = False

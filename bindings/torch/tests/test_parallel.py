@@ -1,5 +1,5 @@
-"""What PyTorch builds on groups gives what it gives over gloo: FSDP2, DTensor, pipelines, checkpoints, functional
-collectives, compiled ones."""
+"""PyTorch's features on top of groups have the same results as over gloo: FSDP2, DTensor, pipelines, checkpoints,
+functional collectives, compiled ones."""
 import os
 import unittest
 import warnings
@@ -123,7 +123,7 @@ def tensor_parallel(context):
 def pipeline(context, schedule):
     parts = layers()
     stages = [nn.Sequential(*parts[:2]), nn.Sequential(*parts[2:])]
-    shapes = {} if RECENT else {"input_args": (torch.zeros(2, 33 if context.rank else 16),)}  # else found out by itself
+    shapes = {} if RECENT else {"input_args": (torch.zeros(2, 33 if context.rank else 16),)}  # else detected
     stage = PipelineStage(stages[context.rank], context.rank, 2, torch.device("cpu"), **shapes)
     torch.manual_seed(8)
     x, y = torch.randn(8, 16), torch.randn(8, 5)
@@ -149,7 +149,7 @@ def checkpoints(context, asynchronous):
     if asynchronous:
         group = dist.new_group(backend=dist.get_backend())
         future = checkpoint.async_save(state, checkpoint_id=folder, process_group=group)
-        train(layers(), torch.optim.SGD(layers().parameters(), 0.1), context.rank, 1)  # something to do meanwhile
+        train(layers(), torch.optim.SGD(layers().parameters(), 0.1), context.rank, 1)  # other work meanwhile
         future.result()
     else:
         checkpoint.save(state, checkpoint_id=folder)

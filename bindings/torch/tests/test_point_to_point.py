@@ -1,4 +1,4 @@
-"""Sending and receiving: tags, any source, batches, objects. Against gloo where it can."""
+"""Sending and receiving: tags, any source, batches, objects. Compared with gloo if it supports them."""
 import unittest
 
 import torch
@@ -24,7 +24,7 @@ def ring(check):
 
 
 def tags(check):
-    """Messages are told apart by their tags, whatever the order of the receives."""
+    """Tags distinguish messages, in any order of the receives."""
     rank = check.rank
 
     def program(group):
@@ -145,13 +145,13 @@ class PointToPoint(unittest.TestCase):
     def test_a_ring_moves_every_dtype_and_length(self):
         self.each(ring, 24)
 
-    def test_tags_tell_messages_apart(self):
+    def test_tags_distinguish_messages(self):
         self.each(tags, 1)
 
     def test_receives_from_any_source_name_it(self):
         self.each(any_source, 1, (2, 3, 4))
 
-    def test_batches_meet_whatever_their_order(self):
+    def test_batches_match_in_any_order(self):
         self.each(batch, 1, (2, 3, 4))
 
     def test_strided_tensors_are_sent_and_received(self):

@@ -1,4 +1,5 @@
-"""torch_tutti.redistribute and reshard: what each rank gets is cut here, by itself, out of a whole tensor that all ranks know."""
+"""torch_tutti.redistribute and reshard: each rank computes its expected shard from a whole tensor that all ranks
+know."""
 import datetime
 import itertools
 import os
@@ -40,7 +41,7 @@ def whole_of(shape, dtype, seed):
 
 
 def part_of(whole, mesh, placements, rank, order=None):
-    """What `rank` has of it; where the placement is partial, the whole. Chunks of ceil(n / k), axis by axis."""
+    """The shard of `rank`; the whole if the placement is partial. Chunks of ceil(n / k), axis by axis."""
     place = (mesh.mesh == rank).nonzero()
     if len(place) == 0:
         return None
@@ -60,13 +61,13 @@ def row_major(shape):
 
 
 def made(local, whole, mesh, placements):
-    outside = torch.empty((0,) * whole.ndim, dtype=whole.dtype)  # from_local looks at its number of dimensions
+    outside = torch.empty((0,) * whole.ndim, dtype=whole.dtype)  # from_local checks its number of dimensions
     return DTensor.from_local(outside if local is None else local.contiguous(), mesh, placements,
                               run_check=False, shape=whole.shape, stride=row_major(whole.shape))
 
 
 def of_terms(mesh, placements, dtype, shape, seed, rank):
-    """A DTensor and the value it has: each rank along partial axes gets a term of its own."""
+    """A DTensor and its value: each rank along partial axes gets its own term."""
     partial = [axis for axis, one in enumerate(placements) if isinstance(one, Partial)]
     if not partial:
         whole = whole_of(shape, dtype, seed)
@@ -87,7 +88,7 @@ def of_terms(mesh, placements, dtype, shape, seed, rank):
 
 
 def check(got, value, mesh, placements, rank, label):
-    """Partial results are summed up by the test itself, over the test's own group."""
+    """The test itself sums partial results, over its own group."""
     assert isinstance(got, DTensor) and got.device_mesh == mesh and got.shape == value.shape and got.dtype == value.dtype, (label, got)
     local, right = got.to_local(), part_of(value, mesh, placements, rank)
     if right is None:
@@ -110,7 +111,7 @@ def check(got, value, mesh, placements, rank, label):
 
 
 def meshes_of(size):
-    """All ranks make all of them. Permuted, disjoint, overlapping, of one rank, of two dimensions."""
+    """All ranks make all meshes: permuted, disjoint, overlapping, of one rank, of two dimensions."""
     grids = [list(range(size)), list(range(size))[::-1], [0], [size - 1]]
     if size == 4:
         grids += [[0, 1], [2, 3], [1, 2, 3], [3, 0], [[0, 1], [2, 3]], [[3, 1], [0, 2]], [[0], [2]], [[1, 2, 3]]]
@@ -164,7 +165,7 @@ def averages(context):
 
 
 def two_on_one_dimension(context):
-    """[S0, S0] of an uneven dimension, which DTensor's own redistribute has got wrong with a flattened mesh."""
+    """[S0, S0] of an uneven dimension, which DTensor's own redistribute computed wrongly with a flattened mesh."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     if hasattr(mesh, "_flatten"):
         mesh["a", "b"]._flatten()
@@ -181,7 +182,7 @@ def strided(context):
     placements = [_StridedShard(0, split_factor=2), Shard(0)]
     local = part_of(whole, mesh, [Shard(0), Shard(0)], context.rank, order=[1, 0])
     tensor = made(local, whole, mesh, placements)
-    assert torch.equal(tensor.full_tensor(), whole)  # as PyTorch understands it
+    assert torch.equal(tensor.full_tensor(), whole)  # in PyTorch's interpretation
     check(torch_tutti.redistribute(tensor, mesh, [Replicate(), Shard(1)]), whole, mesh, [Replicate(), Shard(1)], context.rank, "from")
     rows = made(part_of(whole, mesh, [Shard(1), Shard(0)], context.rank), whole, mesh, [Shard(1), Shard(0)])
     assert torch.equal(torch_tutti.redistribute(rows, mesh, placements).to_local(), local)
@@ -192,7 +193,7 @@ def strided(context):
 
 
 def bits(context):
-    """Reductions of bits: DTensor has none of its own for them."""
+    """Bitwise reductions, which DTensor itself does not have."""
     mesh = init_device_mesh("cpu", (2, 2))
     term = torch.tensor([[12, 10], [5, 9], [7, 7], [1, 3]])[context.rank].repeat(3)
     terms = torch.tensor([[12, 10], [5, 9], [7, 7], [1, 3]]).repeat(1, 3)
@@ -204,7 +205,8 @@ def bits(context):
 
 
 def improved(context):
-    """DTensor's own redistribute and an operation, before and after; that the new ways are taken is seen by their traces."""
+    """DTensor's own redistribute and an operation, before and after; the traces show that Tutti's implementation is
+    used."""
     from torch_tutti import _redistribute  # pylint: disable=import-outside-toplevel
 
     line, grid = init_device_mesh("cpu", (context.size,)), init_device_mesh("cpu", (2, 2))
@@ -236,7 +238,7 @@ def improved(context):
 
 
 def not_improved(context):
-    """A PyTorch whose function takes something else."""
+    """A PyTorch whose function has other arguments."""
     from torch.distributed.tensor import _collective_utils, placement_types  # pylint: disable=import-outside-toplevel
 
     other = lambda input, mesh: input
@@ -256,7 +258,7 @@ def refusal(kind, call, *arguments, **named):
 
 
 def gradients(context):
-    """Of the weighted sum of what arrives, the weights arrive at the source."""
+    """The gradient of the weighted sum of the result is the weights, at the source."""
     size, rank = context.size, context.rank
     mesh, back = DeviceMesh("cpu", list(range(size))), DeviceMesh("cpu", list(range(size))[::-1])
     whole, weights = torch.arange(35.0).reshape(7, 5), torch.arange(35.0).reshape(7, 5).square()
@@ -273,7 +275,7 @@ def gradients(context):
     leaf = distribute_tensor(whole, mesh, [Shard(0)]).requires_grad_()
     torch_tutti.redistribute(leaf, back, [Replicate()], grad_placements=[Shard(1)]).backward(made(weights, weights, back, [Replicate()]))
     check(leaf.grad, weights, mesh, [Shard(1)], rank, "grad_placements")
-    # A list, of which one tensor is not used and one is twice.
+    # A list, in which one tensor is not used and one is used twice.
     leaves = [distribute_tensor(whole + number, mesh, [Shard(0)]).requires_grad_() for number in range(3)]
     moved = torch_tutti.redistribute(leaves + leaves[:1], mesh, [Shard(1)])
     grad = distribute_tensor(weights, mesh, [Shard(1)])
@@ -284,7 +286,8 @@ def gradients(context):
 
 
 def lists(context):
-    """Nothing is sent for what stays; strided shards are made contiguous; one list of placements is that of all."""
+    """Nothing is sent for shards that stay; strided shards are made contiguous; one list of placements is used for
+    all."""
     mesh = init_device_mesh("cpu", (context.size,))
     whole = torch.arange(48.0).reshape(6, 8)
     stays, goes = distribute_tensor(whole, mesh, [Shard(1)]), distribute_tensor(whole, mesh, [Shard(0)])
@@ -333,7 +336,7 @@ def refusals(context):
         assert word in text or word == "bool" and "P(nothing)" in text, (word, text)
     wrong = DTensor.from_local(torch.ones(5), mesh, [Shard(0)], run_check=False, shape=(8,), stride=(1,))
     assert "must be" in refusal(torch_tutti.ArgumentError, torch_tutti.redistribute, wrong, mesh, [Replicate()])
-    # Ranks that mean different things get the same error.
+    # Ranks with different arguments get the same error.
     other = [Shard(0)] if context.rank else [Shard(1)]
     square = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])
     text = refusal(torch_tutti.ArgumentError, torch_tutti.redistribute, square, mesh, other)
@@ -349,7 +352,7 @@ def other_group(context):
 
 
 def twice_a_group(context):
-    """The default group ends and is made anew; what was kept for the old one is not met again."""
+    """The default group ends and is made again; plans of the old one are not used again."""
     for number in range(2):
         context.init(name="store%d" % number)
         mesh = init_device_mesh("cpu", (context.size,))
@@ -359,11 +362,11 @@ def twice_a_group(context):
         dist.destroy_process_group()
     from torch_tutti import _redistribute  # pylint: disable=import-outside-toplevel
 
-    assert len(_redistribute._groups) <= 1, dict(_redistribute._groups)  # PyTorch keeps the last one now and then
+    assert len(_redistribute._groups) <= 1, dict(_redistribute._groups)  # PyTorch sometimes keeps the last one
 
 
 def killed(context):
-    """A rank that is gone is an error of the others."""
+    """A dead rank is an error on the others."""
     mesh = init_device_mesh("cpu", (context.size,))
     rows = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
     torch_tutti.redistribute(rows, mesh, [Replicate()])
@@ -373,7 +376,7 @@ def killed(context):
 
 
 def late(context, planned, aborts):
-    """A rank that does not come is named by the group's timeout, and abort() ends the waiting at once."""
+    """The group's timeout names a rank that does not call, and abort() ends the wait at once."""
     context.init(timeout_s=10 if aborts else 1)
     mesh = init_device_mesh("cpu", (context.size,))
     rows = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
@@ -392,12 +395,12 @@ def late(context, planned, aborts):
 
 
 def left_open(context):
-    """The process ends with plans in place, in the usual way of Python."""
+    """The process exits normally while plans exist."""
     context.init()
     mesh = init_device_mesh("cpu", (context.size,))
     torch_tutti.redistribute(distribute_tensor(torch.arange(8.0), mesh, [Shard(0)]), mesh, [Replicate()])
     pid = os.fork()
-    if pid == 0:  # a fork drops what it has, and its parent goes on
+    if pid == 0:  # a fork drops its objects, and its parent continues
         from torch_tutti import _redistribute  # pylint: disable=import-outside-toplevel
 
         _redistribute._groups.clear()
@@ -491,7 +494,7 @@ class Redistribute(unittest.TestCase):
         texts = ranks.run(3, killed, victims=(1,))
         self.assertIn("rank 1", texts[0])
 
-    def test_a_rank_that_does_not_come(self):
+    def test_a_rank_that_does_not_call(self):
         for planned in (False, True):
             with self.subTest(planned=planned):
                 self.assertIn("rank 1", ranks.run(2, late, planned, False, init=False)[0])

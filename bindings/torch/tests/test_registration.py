@@ -1,7 +1,8 @@
-"""How PyTorch finds the backend, and that those who do not name it notice nothing.
+"""How PyTorch finds the backend, and that it has no effect on programs that do not name it.
 
-Each case is a process of its own: what is tested happens once per process, at `import torch` or at the first group. Where it happens
-at the first group the process is a fork of this one, which has imported PyTorch and has no group: an import takes seconds.
+Each case is a separate process: the tested behaviour happens once per process, at `import torch` or at the first
+group. If it happens at the first group, the process is a fork of this one, which has imported PyTorch and has no
+group, since an import takes seconds.
 """
 import importlib.util
 import os
@@ -44,7 +45,7 @@ class Done:
 
 
 def run_here(code, variables, out, err):
-    """In a fork: like python -c, and never returns."""
+    """In a fork: runs like python -c, and never returns."""
     status = 1
     try:
         os.dup2(out.fileno(), 1)
@@ -75,7 +76,7 @@ def fork(body, **variables):
 
 
 def run(body, **variables):
-    """What a Python that runs the body leaves: its status, output and errors."""
+    """The results of a Python that runs the body: its status, output and errors."""
     environment = {name: value for name, value in os.environ.items() if name != "DDP_DISABLE_COMM_MEM"}
     environment.update(variables)
     return subprocess.run([sys.executable, "-c", PREAMBLE + textwrap.dedent(body)], env=environment, timeout=TIMEOUT_S,
@@ -115,7 +116,7 @@ class Registration(unittest.TestCase):
         """
         self.assertLess(float(self.expect(body).stdout), 1e-3)
 
-    def test_groups_of_others_are_as_before(self):
+    def test_groups_of_other_backends_are_unchanged(self):
         end = "sys.stdout.flush()\nos._exit(0)"  # gloo's threads may not outlive Python, and in PyTorch 2.4 its end may hang
         for backend in ("gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"):
             self.expect("""
@@ -155,7 +156,7 @@ class Registration(unittest.TestCase):
             world("tutti")
         """, how=run, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
-    def test_the_default_backend_is_ours_wherever_we_are_named(self):
+    def test_the_default_backend_is_tutti_wherever_it_is_named(self):
         for backend in ("tutti", "cpu:tutti", "cpu:tutti,cuda:tutti", "cpu:gloo,cuda:tutti", "cpu:tutti,cuda:gloo"):
             with self.subTest(backend=backend):
                 self.expect("""
@@ -167,7 +168,7 @@ class Registration(unittest.TestCase):
                         assert found not in ("undefined", "gloo"), found
                 """ % (backend, backend == "cpu:tutti,cuda:gloo"), then="os._exit(0)")
 
-    def test_another_plugin_does_not_hide_us(self):
+    def test_another_plugin_does_not_hide_tutti(self):
         self.expect("""
             import torch_tutti
             Backend.register_backend("other", lambda *arguments: None, extended_api=True, devices=["cpu"])
@@ -175,7 +176,7 @@ class Registration(unittest.TestCase):
             assert default_backend(world("cpu:tutti,cuda:tutti")).lower() not in ("undefined", "gloo")
         """)
 
-    def test_buckets_are_asked_of_us_unless_the_user_decided(self):
+    def test_buckets_come_from_tutti_unless_the_user_decided(self):
         body = 'import torch_tutti\nworld("tutti")\nprint(os.environ.get("DDP_DISABLE_COMM_MEM"))'
         self.assertEqual(self.expect(body).stdout.strip(), "0")
         self.assertEqual(self.expect(body, DDP_DISABLE_COMM_MEM="1").stdout.strip(), "1")
@@ -194,8 +195,8 @@ class Registration(unittest.TestCase):
                                               (None, None, False, "None")):
             self.assertEqual(self.expect(body % (said, cuda, initialized)).stdout.strip(), left)
 
-    def test_nccl_beside_us_keeps_its_tensors_and_its_switch(self):
-        """NCCL needs GPUs; a stand-in of its name shows how PyTorch puts such groups together."""
+    def test_nccl_beside_tutti_keeps_its_tensors_and_its_switch(self):
+        """NCCL needs GPUs; a stand-in with its name shows how PyTorch combines the backends of such groups."""
         body = """
             import torch.distributed.distributed_c10d as c10d
             import torch_tutti
@@ -231,7 +232,7 @@ class Registration(unittest.TestCase):
             with self.subTest(backend=backend):
                 self.expect(body % (name, backend), then="os._exit(0)")
 
-    def test_options_of_a_wrong_type_are_told(self):
+    def test_options_of_a_wrong_type_are_an_error(self):
         done = fork('import torch_tutti\nworld("tutti", pg_options={"name": "x"})')
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("TypeError: pg_options must be a torch_tutti.Options, not dict", done.stderr)

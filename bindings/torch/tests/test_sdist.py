@@ -1,6 +1,6 @@
-"""The source distribution: it holds what the build reads, and builds where there is no repository.
+"""The source distribution contains everything that the build reads, and builds without a repository.
 
-TUTTI_TEST_WHOLE_SDIST=1: builds from it with pip, which takes minutes, and tries what was built.
+TUTTI_TEST_WHOLE_SDIST=1: builds from it with pip, which takes minutes, and tests the result.
 """
 import importlib.util
 import os
@@ -24,7 +24,7 @@ def command(words, folder, limit_s, **variables):
 
 
 def make(project, folder):
-    """The source distribution of a project's folder; where it lies."""
+    """The path of the source distribution of a project's folder."""
     done = command([sys.executable, "-c", BUILD, folder], project, 100)
     if done.returncode != 0:
         raise AssertionError(done.stdout)
@@ -32,7 +32,7 @@ def make(project, folder):
 
 
 def names(sdist):
-    """Of all files, below the one folder."""
+    """The names of all files, below the one folder."""
     with tarfile.open(sdist) as packed:
         return sorted(member.name.split("/", 1)[1] for member in packed if member.isfile())
 
@@ -50,7 +50,7 @@ class Sdist(unittest.TestCase):
             packed.extractall(self.folder)
         return os.path.join(self.folder, os.path.basename(self.sdist)[:-len(".tar.gz")])
 
-    def test_it_is_named_by_the_projects_version_and_holds_sources_only(self):
+    def test_it_is_named_by_the_projects_version_and_contains_only_sources(self):
         with open(os.path.join(REPOSITORY, "CMakeLists.txt"), encoding="utf-8") as file:
             version = file.read().split("project(tutti VERSION ")[1].split()[0]
         self.assertEqual(os.path.basename(self.sdist), "torch_tutti-%s.tar.gz" % version)
@@ -70,8 +70,8 @@ class Sdist(unittest.TestCase):
         self.assertEqual(sorted(needed - held), [])
 
     @unittest.skipUnless(shutil.which("cmake") and shutil.which("cc"), "needs CMake and a compiler")
-    def test_cmake_finds_all_that_it_reads(self):
-        """The library alone: that a source of a target is missing is told when CMake generates."""
+    def test_cmake_finds_all_files_that_it_reads(self):
+        """Only the library: CMake reports missing sources of a target when it generates."""
         done = command(["cmake", "-S", os.path.join(self.unpacked(), "tutti"), "-B", os.path.join(self.folder, "build"),
                         "-DTUTTI_TESTS=OFF", "-DTUTTI_CUDA=OFF"], "/", 100)
         self.assertEqual(done.returncode, 0, done.stdout)

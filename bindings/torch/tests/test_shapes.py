@@ -15,7 +15,7 @@ def numbered(rank, *shape, dtype=torch.float32):
 
 
 def strided(check):
-    """Views that do not lie in order, as inputs and as outputs; what lies between their items stays."""
+    """Non-contiguous views as inputs and outputs; the memory between their items does not change."""
     size, rank = check.size, check.rank
     views = {
         "transposed": lambda base: base.t(), "every second": lambda base: base[:, ::2], "column": lambda base: base[:, 1],
@@ -165,7 +165,7 @@ def coalesced(check):
 
 
 def on_the_group(check):
-    """Methods of the group object: what dist.* refuses for names that it does not know."""
+    """Methods of the group object that dist.* refuses for names that it does not know."""
     size, rank = check.size, check.rank
 
     def all_reduce_coalesced(group):
@@ -191,7 +191,7 @@ def on_the_group(check):
 
 
 def sparse(check):
-    """Each rank has rows of its own; the sum has all of them."""
+    """Each rank has its own rows; the sum has all of them."""
     rank = check.rank
 
     def all_reduce(group, dtype=torch.float32):
@@ -218,13 +218,13 @@ class Shapes(unittest.TestCase):
                 for cells, _ in compare.run(size, body):
                     self.assertGreaterEqual(cells, minimum)
 
-    def test_strided_tensors_are_read_and_written_where_they_lie(self):
+    def test_strided_tensors_are_read_and_written_in_place(self):
         self.each(strided, 10)
 
-    def test_strided_outputs_of_all_gather_keep_what_lies_between(self):
+    def test_strided_outputs_of_all_gather_keep_the_gaps(self):
         self.each(strided_outputs, 1)
 
-    def test_empty_tensors_are_no_special_case(self):
+    def test_empty_tensors_are_not_a_special_case(self):
         self.each(empty, 24)
 
     def test_uneven_splits_and_lists_arrive_whole(self):
@@ -233,7 +233,7 @@ class Shapes(unittest.TestCase):
     def test_many_tensors_at_once_are_as_one_after_the_other(self):
         self.each(coalesced, 4)
 
-    def test_methods_of_the_group_do_what_dist_refuses_to_unknown_names(self):
+    def test_methods_of_the_group_support_what_dist_refuses_for_unknown_names(self):
         self.each(on_the_group, 3)
 
     def test_sparse_sums_are_those_of_gloo(self):

@@ -1,8 +1,9 @@
 """Processes of another user on the same host that reach the store: they forge, relay, delete, count and flood.
 
-A stranger is forked before the ranks, becomes uid 65534, and speaks to the TCPStore with PyTorch's own client, as any process of
-the host can where torchrun's store listens. None may get a descriptor of a rank's memory, and no sum may be wrong: a start may
-fail, with an error that says why, by its deadline. With a secret, what a stranger has written is named in the log and ignored.
+A stranger is forked before the ranks, becomes uid 65534, and uses the TCPStore with PyTorch's own client, as any
+process of the host can if it reaches torchrun's store. No stranger may get a descriptor of a rank's memory, and no
+sum may be wrong: a start may fail, with an error that has the reason, by its deadline. With a secret, values that a
+stranger has written are logged and ignored.
 """
 import ctypes
 import datetime
@@ -26,15 +27,16 @@ import torch.distributed as dist
 from support import ranks
 
 NOBODY = 65534
-SHORT_S = 2      # of a start that is to fail
-LONG_S = 20      # of one that is to succeed
-MEET_S = 6       # of one that is to fail after its ranks have met strangers
-HOLD_S = 4       # a rank is held back, at most
+SHORT_S = 2      # deadline of a start that must fail
+LONG_S = 20      # deadline of a start that must succeed
+MEET_S = 6       # deadline of a start that must fail after its ranks have met strangers
+HOLD_S = 4       # longest time for which a rank is held back
 SLACK_S = 4      # beyond it, on a busy machine
 PROGRAM_S = 100  # for torchrun and its ranks, which import torch
 SECRET = "our word"
 
-# What ranks leave in the store (comm/init/peer_table.c), and say at the socket of the first of them (comm/init/local_bootstrap.h).
+# Values that ranks write to the store (comm/init/peer_table.c), and messages to the socket of the first rank of a
+# host (comm/init/local_bootstrap.h).
 ROLL_MAGIC = 0x32306C6C6F727474
 VERDICT = struct.Struct("<QQ32sii")
 HOST_LINE = struct.Struct("<Qqiiii48s")
@@ -45,7 +47,8 @@ WORD_BYTES = 8 + 1024
 
 
 class Shared:
-    """What a stranger, the ranks and the test tell each other: bytes in memory of all, of a file where one starts by itself."""
+    """Shared state of a stranger, the ranks and the test: bytes in shared memory, or of a file if a rank is a
+    separate program."""
 
     def __init__(self, path=None):
         if path is None:
@@ -85,7 +88,7 @@ def await_true(condition, what, limit_s=20.0):
 
 
 class Stranger:
-    """What strangers do is in its methods; each runs in a process of its own until it is killed."""
+    """Its methods are the attacks; each runs in its own process until it is killed."""
 
     def __init__(self, port, shared):
         self.port, self.shared = port, shared
@@ -94,18 +97,18 @@ class Stranger:
         self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=datetime.timedelta(seconds=20))
 
     def find(self, part):
-        """The key that ends with it."""
+        """The key with that ending."""
         return next((key for key in self.store.list_keys() if key.endswith(part)), None)
 
     def below(self):
-        """Where the group's keys lie, once rank 0 has come."""
+        """The prefix of the group's keys, after rank 0 has written."""
         await_true(lambda: self.find("/attempt"), "attempt", PROGRAM_S)
         place = self.find("/attempt")[:-len("attempt")]
         await_true(lambda: self.find("/count/0"), "rank 0")
         return place, self.find("/count/0")[:-len("count/0")]
 
     def host_key(self, below):
-        """Of the line that tells where this host's first rank listens."""
+        """The key of the line with the socket of this host's first rank."""
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             boot = file.read().strip()
         return "%shost/%s/%x" % (below, boot, os.stat("/proc/self/ns/net").st_ino)
@@ -119,7 +122,8 @@ class Stranger:
         return hmac.new(nonce, text, hashlib.sha256).digest()
 
     def lead(self, rank, nonce, name, prefix):
-        """Says what the first rank of a host says to whoever comes, and counts the descriptors that it gets for that."""
+        """Sends the messages of a host's first rank to every connecting process, and counts the descriptors that it
+        receives."""
         rank.settimeout(1)
         hello = rank.recv(HELLO.size)
         if len(hello) != HELLO.size:
@@ -130,13 +134,14 @@ class Stranger:
         self.shared.descriptors += len(given)
 
     def catch(self, door, forged):
-        """Forges values, again and again, until rank 1 comes to the door; gives it and the true values, as far as they were seen."""
+        """Forges values repeatedly, until rank 1 connects to the stranger's socket; returns the connection and the
+        true values seen."""
         true = {}
         for key, value in forged.items():
             self.store.set(key, value)
         while True:
             for key, value in forged.items():
-                found = self.store.compare_set(key, value, value)  # what stands there
+                found = self.store.compare_set(key, value, value)  # the current value
                 if found != value:
                     true[key] = found
                     self.store.set(key, value)
@@ -150,7 +155,7 @@ class Stranger:
             return rank, true
 
     def enter(self, line, nonce, prefix):
-        """Says what rank 1 says to the first rank of its host."""
+        """Sends rank 1's messages to the first rank of its host."""
         name = HOST_LINE.unpack_from(line)[6].rstrip(b"\0")
         rank = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         rank.settimeout(2)
@@ -164,9 +169,9 @@ class Stranger:
         self.shared.descriptors += len(given)
 
     def impostor(self):
-        """Answers rank 1 before rank 0 does, in its name; then comes to rank 0 in rank 1's."""
+        """Answers rank 1 before rank 0 does, as rank 0; then connects to rank 0 as rank 1."""
         self.connect()
-        self.shared.stays = 1  # rank 1, when it has failed: rank 0 waits for it that long
+        self.shared.stays = 1  # rank 1, after its failure: rank 0 waits for it until then
         place, below = self.below()
         prefix, nonce, name = self.prefix(place, below), os.urandom(32), b"tutti-%032x" % os.getpid()
         door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -197,7 +202,7 @@ class Stranger:
         self.shared.ready = 1
 
     def other_host(self):
-        """A rank of Tutti, which says that it is rank 1 and on another host."""
+        """A rank of Tutti that claims to be rank 1, on another host."""
         os.environ.update(TUTTI_HOST_ID="elsewhere")
         os.environ.pop("TUTTI_SECRET", None)
         self.connect()
@@ -208,7 +213,7 @@ class Stranger:
             dist.all_reduce(torch.full((1000,), 1000.0))
 
     def tell_when_counted(self):
-        """Lets the true rank 1 come, once this one stands in the store before it."""
+        """Lets the true rank 1 start, after this one has written to the store before it."""
         watcher = Stranger(self.port, self.shared)
         watcher.connect()
         await_true(lambda: watcher.find("/count/1"), "count of the stranger")
@@ -223,7 +228,7 @@ class Stranger:
         self.shared.ready = 1
 
     def delete(self):
-        """Whatever there is, as long as it lives."""
+        """All keys, repeatedly until it is killed."""
         self.connect()
         self.below()
         self.shared.ready = 1
@@ -243,7 +248,7 @@ class Stranger:
             time.sleep(0.02)
 
     def spoil(self):
-        """Garbage of many lengths in place of each value, once, and in those that will be read."""
+        """Random bytes of many lengths in place of each value, once, and in those that will be read."""
         self.connect()
         place, below = self.below()
         for name, size in (("roll", 100), ("cards/1", 33), ("claim/1", 0), ("ranks", 70000)):
@@ -259,7 +264,7 @@ class Stranger:
         self.shared.ready = 1
 
     def crowd(self):
-        """Silent connections to the sockets of the ranks, as many as a process may have."""
+        """Silent connections to the sockets of the ranks, up to a process's limit."""
         self.connect()
         self.below()
         kept = []
@@ -296,7 +301,8 @@ class Stranger:
 
 
 def serve(shared):
-    """A store, as torchrun has it: in a process of its own, since its threads would not outlive the forks of ranks. Gives its pid."""
+    """A store like torchrun's: in its own process, since its threads would not survive the forks of ranks. Returns
+    its pid."""
     pid = os.fork()
     if pid:
         await_true(lambda: shared.port, "store")
@@ -319,7 +325,7 @@ def end(pid):
 
 
 def attempt(backend, store, rank, limit_s):
-    """("sum", what each element is) or ("error", its text), and how long it took."""
+    """("sum", value of each element) or ("error", its text), and the time."""
     begin = time.monotonic()
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=limit_s))
@@ -332,10 +338,10 @@ def attempt(backend, store, rank, limit_s):
 
 
 def hold_back(shared, log=None):
-    """Stops this rank, 0, while rank 1 comes: otherwise its true values may stand in the store when rank 1 reads them.
+    """Stops this rank, 0, while rank 1 starts: otherwise its true values may be in the store when rank 1 reads them.
 
-    A child does it. It lets the rank go on when rank 1 has come to the stranger, or says in its log that it ignores the stranger's
-    roll (and then waits for a true one, but not for long); or after HOLD_S.
+    A child does it. It continues the rank when rank 1 has connected to the stranger, or has logged that it ignores
+    the stranger's peer table (and then waits for a true one, but not for long); or after HOLD_S.
     """
     rank = os.getpid()
     if os.fork():
@@ -345,7 +351,7 @@ def hold_back(shared, log=None):
         await_true(lambda: shared.ready, "stranger", PROGRAM_S)
         os.kill(rank, signal.SIGSTOP)
         await_true(lambda: read("/proc", str(rank), "stat").rpartition(")")[2].split()[0] == "T", "stop of rank 0")
-        for _ in range(2 if shared.turns else 0):  # what rank 0 has written is found in the second turn at the latest
+        for _ in range(2 if shared.turns else 0):  # rank 0's values are found in the second iteration at the latest
             turn = shared.turns
             await_true(lambda before=turn: shared.turns != before, "turn")
         shared.held = 1
@@ -359,7 +365,7 @@ def hold_back(shared, log=None):
 
 
 def member(context, port, shared, backend, limit_s, variables):
-    """Rank 1 comes when the stranger has done what it does before that."""
+    """Rank 1 starts after the stranger has finished its preparation."""
     os.environ.update(RANK=str(context.rank), WORLD_SIZE="2", LOCAL_RANK=str(context.rank), LOCAL_WORLD_SIZE="2", **variables)
     if backend == "gloo":
         torch_tutti = __import__("torch_tutti")
@@ -383,7 +389,7 @@ def program(backend, folder):
 
     rank, shared = int(os.environ["RANK"]), Shared(os.path.join(folder, "shared." + backend))
     if rank == 0:
-        await_true(lambda: shared.second, "rank 1", PROGRAM_S)  # which may take longer to import torch than a start may last
+        await_true(lambda: shared.second, "rank 1", PROGRAM_S)  # torch may take longer to import than a start may last
         hold_back(shared)
     else:
         shared.second = 1
@@ -401,7 +407,7 @@ def free_port():
 
 
 class Job:
-    """Two ranks of torchrun's, and a stranger."""
+    """Two ranks started by torchrun, and a stranger."""
 
     def __init__(self, backend, folder):
         port, path = free_port(), os.path.join(folder, "shared." + backend)
@@ -426,7 +432,7 @@ def read(*path):
 
 
 def two_groups(context, port, backend):
-    """All keys of the store, once the world and a group of it have met there."""
+    """All keys of the store, after the world and a group of it have been made."""
     if backend == "gloo":
         __import__("torch_tutti").replace_gloo()
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
@@ -440,7 +446,7 @@ def two_groups(context, port, backend):
 @unittest.skipUnless(hasattr(dist.TCPStore, "list_keys"), "this PyTorch's store does not list its keys")
 class Strangers(unittest.TestCase):
     def attack(self, what, backend="tutti", limit_s=SHORT_S, **variables):
-        """What both ranks found: each is a right sum, or an error within the deadline."""
+        """Checks both ranks' results: each is a right sum, or an error within the deadline."""
         shared = Shared()
         shared.holds = int(what in ("impostor", "early"))
         server = serve(shared)
@@ -495,7 +501,7 @@ class Strangers(unittest.TestCase):
                 self.summed(found)
                 self.assertEqual(found[1][3].count('roll" is ignored: it is not proved'), 1, found[1][3])
 
-    def test_another_host_is_none_where_all_ranks_are_on_one(self):
+    def test_another_host_is_rejected_if_all_ranks_are_on_one(self):
         (first, second), _ = self.attack("other_host")
         self.assertEqual((first[0], second[0]), ("error", "error"))
         self.assertIn("the launcher has started all 2 on this one", first[1])
@@ -504,7 +510,7 @@ class Strangers(unittest.TestCase):
         found, _ = self.attack("other_host", limit_s=LONG_S, TUTTI_SECRET=SECRET)
         self.summed(found)
 
-    def test_what_ranks_prove_names_their_group(self):
+    def test_proofs_of_ranks_name_their_group(self):
         for backend in ("tutti", "gloo"):
             shared = Shared()
             server = serve(shared)
@@ -517,7 +523,7 @@ class Strangers(unittest.TestCase):
             for key in keys:
                 place = max((place for place in places if key.startswith(place)), default="", key=len)
                 name = key[len(place):].split("/", 1)
-                if place and len(name) > 1 and not name[1].startswith("rank/"):  # a key of the engine: attempt, place, what it is
+                if place and len(name) > 1 and not name[1].startswith("rank/"):  # key: attempt, rank, kind
                     self.assertTrue(name[1].startswith(place), key)
 
     def test_a_changed_counter_is_an_error(self):
@@ -545,11 +551,11 @@ class Strangers(unittest.TestCase):
     def test_with_a_secret_garbage_is_ignored(self):
         self.summed(self.attack("spoil", limit_s=LONG_S, TUTTI_SECRET=SECRET)[0])
 
-    def test_an_attempt_without_sense_is_none(self):
+    def test_a_meaningless_attempt_is_ignored(self):
         (_, second), _ = self.attack("garbage_attempt")
         self.assertIn("attempt", second[1])
 
-    def test_silent_connections_hold_up_nothing(self):
+    def test_silent_connections_delay_nothing(self):
         for variables in ({}, {"TUTTI_SECRET": SECRET}):
             found, _ = self.attack("crowd", limit_s=LONG_S, **variables)
             self.summed(found)

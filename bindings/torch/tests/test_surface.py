@@ -1,5 +1,5 @@
-"""Methods of groups, backends and works that torch.distributed's functions do not reach: both spellings, limits per call,
-the state of errors. And which error comes out of what."""
+"""Methods of groups, backends and works that torch.distributed's functions do not reach: both spellings, timeouts per
+call, the state of errors, and types of exceptions."""
 import datetime
 import os
 import pickle
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from support import ranks
 from test_groups import summed
 
-# Old and new names of the same; which of them PyTorch has depends on its version.
+# Old and new names of the same methods; which of them exist depends on PyTorch's version.
 SPELLINGS = {
     "gather one": ("_allgather_base", "all_gather_single"),
     "scatter one": ("_reduce_scatter_base", "reduce_scatter_single"),
@@ -24,7 +24,7 @@ SPELLINGS = {
 
 
 def spelled(context):
-    """The group's methods by all names that this PyTorch has; returns these."""
+    """Calls the group's methods by all names that this PyTorch has; returns these."""
     group, size, rank = dist.group.WORLD, context.size, context.rank
     own, each = torch.full((2,), rank + 1.0), torch.arange(1.0, size + 1).repeat_interleave(2)
     total = torch.full((2,), float(size * (size + 1) // 2))
@@ -72,7 +72,7 @@ def any_source(context):
 
 
 def barriers(context):
-    """With devices, with a limit, by the method; a rank that is late is waited for."""
+    """With devices, with a timeout, by the method; waits for a late rank."""
     group = dist.group.WORLD
     dist.barrier(device_ids=[0])
     dist.barrier(group, async_op=True).wait()
@@ -87,7 +87,7 @@ def barriers(context):
 
 
 def limits(context):
-    """Of one call, and of the group, changed later. The first breaks its group, so each has one of its own."""
+    """Timeouts of one call, and of the group, changed later. The first breaks its group, so each test has its own."""
     def took(group, call):
         began = time.monotonic()
         try:
@@ -115,7 +115,7 @@ def limits(context):
 
 
 def states(context):
-    """What getError answers: well, out of time, a peer that died."""
+    """The results of getError: success, timeout, a peer that died."""
     group = dist.new_group()
     backend = group._get_backend(torch.device("cpu"))
     summed(group)
@@ -135,7 +135,7 @@ def states(context):
 
 
 def outcomes(context):
-    """What a work and its futures say of success and failure."""
+    """Success and failure as reported by a work and its futures."""
     work = dist.all_reduce(torch.ones(2), async_op=True)
     work.wait()
     good = work.is_completed(), work.is_success(), len(work.result())
@@ -152,7 +152,7 @@ def outcomes(context):
 
 
 def wrong_argument(context):
-    """Of PyTorch's backends some raise a RuntimeError, others a ValueError."""
+    """Some of PyTorch's backends raise a RuntimeError, others a ValueError."""
     group, errors = dist.group.WORLD, []
     for call in (lambda: group.allreduce([torch.ones(2), torch.ones(2)]), lambda: group.broadcast(torch.ones(2), 2)):
         for kind in (RuntimeError, ValueError):
@@ -167,7 +167,7 @@ def wrong_argument(context):
 
 
 def in_one_process():
-    """Ranks that are threads of one process: the rendezvous and the operations let go of the GIL."""
+    """Ranks that are threads of one process: the rendezvous and the operations release the GIL."""
     import torch_tutti  # pylint: disable=import-outside-toplevel
 
     store, sums = dist.HashStore(), {}
@@ -186,7 +186,7 @@ def in_one_process():
     return sums
 
 
-@unittest.skipUnless(ranks.IS_TUTTI, "what is shown here is ours")
+@unittest.skipUnless(ranks.IS_TUTTI, "these are features of Tutti")
 class Surface(unittest.TestCase):
     def test_old_and_new_names_do_the_same(self):
         for found in ranks.run(3, spelled):
@@ -207,10 +207,10 @@ class Surface(unittest.TestCase):
             self.assertRegex(text, "(?i)time")
 
     @unittest.skipUnless(hasattr(torch._C._distributed_c10d, "ErrorType"), "this PyTorch has no states of errors")
-    def test_the_backend_tells_the_state_of_its_errors(self):
+    def test_the_backend_reports_the_state_of_its_errors(self):
         self.assertEqual(ranks.run(2, states, victims=(1,))[0], ["SUCCESS", "TIMEOUT", "REMOTE_ERROR"])
 
-    def test_works_tell_how_they_ended(self):
+    def test_works_report_how_they_ended(self):
         good, bad, result = ranks.run(2, outcomes, victims=(1,))[0]
         self.assertEqual(good, (True, True, 1))
         self.assertEqual(bad, (True, False, "DistBackendError"))

@@ -1,4 +1,4 @@
-"""Tools around groups: the profiler, PyTorch's debug mode, torchrun with restarts, flight of options."""
+"""Tools around groups: the profiler, PyTorch's debug mode, torchrun with restarts, options."""
 import copy
 import datetime
 import os
@@ -28,7 +28,7 @@ def profiled(context):
 
 
 def detailed(context):
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps groups; calls that differ are told."""
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps groups; calls that differ are reported."""
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     context.init()
@@ -62,7 +62,7 @@ def options(context):
 
 
 def memory(context):
-    """Tensors that all ranks reach: the same results."""
+    """Tensors in memory that all ranks can access have the same results."""
     import torch_tutti  # pylint: disable=import-outside-toplevel
 
     for count in (1, 1000, 1 << 20):
@@ -108,7 +108,7 @@ class Tools(unittest.TestCase):
         ranks.run(2, options, init=False)
 
     @unittest.skipUnless(ranks.IS_TUTTI, "memory is ours")
-    def test_memory_that_all_ranks_reach(self):
+    def test_memory_that_all_ranks_can_access(self):
         ranks.run(2, memory)
         ranks.run(3, memory)
 

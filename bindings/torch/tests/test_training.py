@@ -1,4 +1,4 @@
-"""Training over the backend gives what it gives over gloo: DDP and its hooks, ZeRO, local SGD, uneven inputs."""
+"""Training over the backend has the same results as over gloo: DDP and its hooks, ZeRO, local SGD, uneven inputs."""
 import copy
 import unittest
 
@@ -89,7 +89,7 @@ def static_graph(group):
 
 
 def optimizer_in_backward(check):
-    """Gradients that the program looks at, and accumulates, between steps."""
+    """Gradients that the program reads, and accumulates, between steps."""
     def program(group):
         model = DDP(net(), process_group=group, find_unused_parameters=True)
         seen = []
@@ -109,14 +109,15 @@ def hooks(check):
     check.same("local SGD hook", ddp(post_localSGD_hook.post_localSGD_hook, lambda group: post_localSGD_hook.PostLocalSGDState(group, None, 2)), False)
     if not ranks.IS_TUTTI:
         return  # gloo hangs in PowerSGD, which waits inside callbacks
-    # One bucket and no unused parameters: else the main thread's operations and the callbacks' come in any order.
+    # One bucket and no unused parameters: else the order of the main thread's operations and the callbacks' is
+    # undefined.
     plain = net()
     del plain.unused
     power_sgd(check, DDP(plain, process_group=check.ours), powerSGD_hook.powerSGD_hook, STEPS)
 
 
 def one_at_a_time(state, bucket):
-    """What docs/pytorch.md tells users of PowerSGD to register: each bucket's operations end before the next one's."""
+    """The hook that docs/pytorch.md recommends for PowerSGD: each bucket's operations end before the next one's."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
     future.wait()
     return future
@@ -180,7 +181,7 @@ def uneven(check):
 
 
 def batch_norm(check):
-    """Statistics are those of all ranks; SyncBatchNorm itself is for GPUs, so buffers are compared."""
+    """Statistics cover all ranks; SyncBatchNorm itself is for GPUs, so buffers are compared."""
     def program(group):
         model = DDP(net(), process_group=group, find_unused_parameters=True)
         train(model, torch.optim.SGD(model.parameters(), 0.1), dist.get_rank())
@@ -192,7 +193,7 @@ def batch_norm(check):
 
 
 def deep_copy(check):
-    """DDP models are copied and pickled with their group left out."""
+    """DDP models are copied and pickled without their group."""
     def program(group):
         model = DDP(net(), process_group=group, find_unused_parameters=True)
         other = copy.deepcopy(model.module)

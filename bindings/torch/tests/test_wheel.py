@@ -1,6 +1,6 @@
-"""The package as it is installed: whole, in need of nothing that is not everywhere, and gone when it is uninstalled.
+"""The installed package: it is complete, depends only on libraries that are always present, and is removed completely.
 
-GPUs are not needed: that their module finds a driver and asks it is shown with one that is made up (TUTTI_TEST_FAKE_DRIVER).
+GPUs are not needed: a fake driver (TUTTI_TEST_FAKE_DRIVER) shows that their module finds a driver and calls it.
 """
 import importlib.metadata
 import os
@@ -23,13 +23,13 @@ def libraries():
 
 
 def dynamic(name, tag):
-    """What the library's dynamic section says under this tag."""
+    """The entries of the library's dynamic section with this tag."""
     said = subprocess.run(["readelf", "-d", os.path.join(FOLDER, name)], stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
     return re.findall(r"\(%s\).*\[(.*)\]" % tag, said)
 
 
 def gpu_line(**variables):
-    """What `python -m torch_tutti` says of GPUs, in an environment with these variables."""
+    """The output of `python -m torch_tutti` about GPUs, in an environment with these variables."""
     done = subprocess.run([sys.executable, "-m", "torch_tutti", "--no-test"], env=dict(os.environ, **variables), cwd="/",
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
     found = re.search(r"^ *GPUs +(.*)$", done.stdout, re.MULTILINE)
@@ -49,7 +49,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual(there - listed, set())
 
     @unittest.skipUnless(shutil.which("readelf"), "no readelf")
-    def test_libraries_need_nothing_of_cuda_and_know_no_folders(self):
+    def test_libraries_depend_on_no_cuda_libraries_and_no_folders(self):
         own = [name for name in os.listdir(FOLDER) if name.startswith("_C_")]
         self.assertIn(os.path.basename(torch_tutti._C.__file__), own)
         for name in libraries() + own:
@@ -60,17 +60,17 @@ class Wheel(unittest.TestCase):
         for name in {"libtutti.so", "libtutti_cuda.so"} & set(libraries()):
             self.assertEqual([one for one in dynamic(name, "NEEDED") if not re.match(r"lib(c|m|dl|rt|pthread)\.so|ld-linux", one)], [], name)
 
-    @unittest.skipUnless(HAVE_NVCC, "no nvcc, with which the module for GPUs is built")
+    @unittest.skipUnless(HAVE_NVCC, "no nvcc to build the module for GPUs")
     def test_the_module_for_gpus_is_there(self):
         self.assertIn("libtutti_cuda.so", libraries())
 
     @unittest.skipUnless(os.path.exists(GPU_MODULE) and FAKE_DRIVER, "no module for GPUs, or TUTTI_TEST_FAKE_DRIVER does not name a driver")
-    def test_a_driver_is_asked_and_its_reason_told(self):
+    def test_a_driver_is_called_and_its_reason_printed(self):
         fake = {"LD_LIBRARY_PATH": os.path.dirname(FAKE_DRIVER)}
         self.assertRegex(gpu_line(FAKE_DRIVER_VERSION="9020", **fake), r"the driver is for CUDA 9\.2, this build needs one for \d+\.0 or later")
         self.assertIn("the driver (for CUDA 99.1) reports: ", gpu_line(FAKE_DRIVER_VERSION="99010", **fake))
 
-    def test_what_gpus_lack_is_told(self):
+    def test_missing_features_of_gpus_are_reported(self):
         self.assertRegex(gpu_line(), r"^\d+$|^none that Tutti can use: .*(driver|nvcc|TUTTI_CUDA)")
         self.assertIn("cannot load /nowhere.so", gpu_line(TUTTI_CUDA_MODULE="/nowhere.so"))
 

@@ -1,6 +1,6 @@
 /*
- * A matrix product under CBLAS's name, for machines that have none: right, and slow. tests/gpu/check builds the trainer with
- * it where no CBLAS is, so that the host's losses can be compared with a GPU's.
+ * A matrix product under CBLAS's name, for machines without a CBLAS: correct, and slow. tests/gpu/check builds the
+ * trainer with it if there is no CBLAS, so that the host's losses can be compared with a GPU's.
  */
 #ifndef TUTTI_PLAIN_CBLAS_H
 #define TUTTI_PLAIN_CBLAS_H

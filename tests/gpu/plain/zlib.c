@@ -1,5 +1,5 @@
 /*
- * Files as they are under zlib's names. See zlib.h.
+ * Uncompressed files under zlib's names. See zlib.h.
  */
 #include "zlib.h"
 
@@ -31,7 +31,7 @@ gzFile gzopen(const char *path, const char *mode) {
     }
     if (mode[0] == 'r' && is_gzipped(made->file)) {
         made->error = Z_DATA_ERROR;
-        made->words = "it is gzipped, and this build has no zlib: unpack it";
+        made->words = "the file is gzipped, and this build has no zlib; unpack it";
     }
     return made;
 }

@@ -1,6 +1,6 @@
 /*
- * The few calls of zlib that Tutti makes, for machines that have none: files are read and written as they are, so what is gzipped
- * is refused. tests/gpu/check builds with it where no zlib is.
+ * The few calls of zlib that Tutti makes, for machines without zlib: files are read and written uncompressed, and
+ * gzipped ones are refused. tests/gpu/check builds with it if there is no zlib.
  */
 #ifndef TUTTI_PLAIN_ZLIB_H
 #define TUTTI_PLAIN_ZLIB_H
@@ -17,7 +17,7 @@ typedef struct plain_file *gzFile;
 gzFile gzopen(const char *path, const char *mode);
 int gzread(gzFile file, void *data, unsigned bytes);
 int gzwrite(gzFile file, const void *data, unsigned bytes);
-int gzdirect(gzFile file); /* 1: it is not gzipped, as all that is read here */
+int gzdirect(gzFile file); /* 1: not gzipped, like all files that are read here */
 int gzclose(gzFile file);
 const char *gzerror(gzFile file, int *error_out);
 

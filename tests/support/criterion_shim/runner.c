@@ -4,10 +4,10 @@
  *   test_x                        all
  *   test_x --filter 'suite/a*'    those whose suite/name matches the pattern; also --filter=...
  *   test_x --list                 names only
- *   other options                 (--jobs N, --verbose) are accepted and mean nothing
+ *   other options                 (--jobs N, --verbose) are accepted and ignored
  *
- * A line per test: "[PASS] suite/name 0.01 s", FAIL with what failed above it, SKIP with its reason. The last line sums up as
- * Criterion does; the exit code is 0 if nothing failed.
+ * A line per test: "[PASS] suite/name 0.01 s", FAIL with the failures above it, SKIP with its reason. The last line
+ * is a summary like Criterion's; the exit code is 0 if nothing failed.
  */
 #include <fnmatch.h>
 #include <setjmp.h>
@@ -23,13 +23,13 @@
 
 #include "criterion/criterion.h"
 
-#define SHIM_TIMEOUT_S 60.0 /* of a test that says nothing */
+#define SHIM_TIMEOUT_S 60.0 /* for a test that sets none */
 
 enum { PASSED, FAILED = 1, SKIPPED = 77 };
 
 static shim_test *first, **last = &first;
 static struct {
-    pid_t process; /* of the test that runs; forked children of it may not jump */
+    pid_t process; /* process id of the running test; its forked children must not jump */
     jmp_buf end;
     bool failed;
 } now;
@@ -105,7 +105,7 @@ static void __attribute__((noreturn)) be_test(const shim_test *test, pid_t runne
     int how = run_between(own->init != NULL ? own->init : suite->init, test->run,
                           own->fini != NULL ? own->fini : suite->fini);
     fflush(NULL);
-    exit(how); /* as Criterion: what is done at exit is part of a test */
+    exit(how); /* like Criterion: exit handlers are part of a test */
 }
 
 /* ------------------------------------------------------------------------------------------------- the runner */
@@ -128,7 +128,7 @@ static int await(pid_t child, double timeout_s, double start_s) {
         }
         usleep(1000);
     }
-    kill(-child, SIGKILL); /* what it has left behind */
+    kill(-child, SIGKILL); /* processes that the test left behind */
     if (WIFEXITED(status)) return WEXITSTATUS(status);
     fprintf(stderr, "ended by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return FAILED;

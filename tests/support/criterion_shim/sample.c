@@ -1,5 +1,5 @@
 /*
- * Tests that end in every way there is, for tests/scripts/test_criterion_shim.
+ * Tests that end in every possible way, for tests/scripts/test_criterion_shim.
  */
 #include <criterion/criterion.h>
 #include <signal.h>

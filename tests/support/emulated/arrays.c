@@ -1,5 +1,5 @@
 /*
- * What the module gives the kernels otherwise, and arrays to try them on. See arrays.h.
+ * Replaces what the module otherwise provides to the kernels, and makes arrays to test them on. See arrays.h.
  */
 #include "tests/support/emulated/arrays.h"
 

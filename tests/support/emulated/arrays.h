@@ -1,8 +1,8 @@
 /*
- * What tests of the GPU's kernels share: a place to compute, arrays, and how they are compared. They assert.
+ * Shared by tests of the GPU's kernels: a compute, arrays, and their comparison. These functions assert.
  *
- * Two files fill it: arrays.c, where kernels are compiled for the host and run on its memory; module_kernels.c, where they are
- * those of a module, on its GPU.
+ * Two files implement it: arrays.c, with kernels that are compiled for the host and run on its memory;
+ * module_kernels.c, with the kernels of a module, on its GPU.
  */
 #ifndef TUTTI_TESTS_EMULATED_ARRAYS_H
 #define TUTTI_TESTS_EMULATED_ARRAYS_H
@@ -23,18 +23,18 @@ extern tutti_compute *const compute; /* it */
 
 float of_bfloat16(uint16_t value);
 
-/* Memory for kernels, of a GPU's alignment. All that follows is given back by FREE. */
+/* Memory for kernels, with a GPU's alignment. The memory of the following functions is released by FREE. */
 void *bytes_array(size_t bytes);
-/* With room behind it that must not be written. */
+/* Followed by guard memory that must not be written. */
 float *array(size_t count);
-/* NaN: what is not written stays visible. */
+/* Filled with NaN, so that elements that were not written are visible. */
 float *unwritten(size_t count);
 float *copy_of(const float *values, size_t count);
-/* Bit for bit; on a real GPU, which has functions of its own and multiplies and adds at once, within some roundings. */
+/* Bit for bit; on a real GPU, which has its own functions and fused multiply-add, within some roundings. */
 void expect_same(const char *what, size_t count, const float *got, const float *expected);
 void expect_near(const char *what, size_t count, const float *got, const float *expected, double tolerance);
 
-/* Sums of doubles, relative: exact but for their order, where the values are the host's. */
+/* Sums of doubles, relative: exact except for their order if the values are the host's. */
 double tolerance_of_sums(void);
 void array_free(void *array);
 

@@ -21,7 +21,7 @@ typedef struct product {
     cudaDataType_t type; /* of the factors */
     double alpha, beta;
     char *c;
-    int count; /* of products, and what lies between two of them */
+    int count; /* number of products, and the distance between two of them */
     long long stride_a, stride_b, stride_c;
 } product;
 
@@ -45,7 +45,7 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t
 }
 
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-    (void)mode; /* each product says it, too */
+    (void)mode; /* each product sets it, too */
     return handle != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -59,7 +59,7 @@ static float value_of(const void *matrix, cudaDataType_t type, bool tf32, size_t
     return value;
 }
 
-/* A factor of one of the products, stored in columns; *copy_out is to be freed. */
+/* A factor of one of the products, stored in columns; the caller frees *copy_out. */
 static const float *floats_of(const product *of, const char *matrix, int rows, int columns, int from_column,
                               float **copy_out) {
     *copy_out = NULL;

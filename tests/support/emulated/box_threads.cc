@@ -1,6 +1,6 @@
 /*
- * The GPU's kernels of copies of boxes, compiled for the host and run by emulated/grid.cc: threads of a block take turns where they wait
- * for each other.
+ * The GPU's kernels for copies of boxes, compiled for the host and run by emulated/grid.cc: threads of a block take
+ * turns where they wait for each other.
  */
 #include "kernels/cuda/grid.h"
 
@@ -12,7 +12,7 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
-/* Byte i of the result is the one, of x's four and y's after them, that digit i of `which` names. */
+/* Byte i of the result is the byte that digit i of `which` selects from x's four bytes followed by y's. */
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
     const uint64_t bytes = (uint64_t)y << 32 | x;
     unsigned result = 0;

@@ -1,5 +1,5 @@
 /*
- * The GPU's kernels of copies of boxes, run on the host.
+ * The GPU's kernels for copies of boxes, run on the host.
  */
 #ifndef TUTTI_TESTS_BOX_THREADS_H
 #define TUTTI_TESTS_BOX_THREADS_H

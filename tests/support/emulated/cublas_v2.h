@@ -1,5 +1,5 @@
 /*
- * What kernels/cuda/gemm.c needs of cuBLAS's header; the functions are in blas.c.
+ * The part of cuBLAS's header that kernels/cuda/gemm.c needs; the functions are in blas.c.
  */
 #ifndef TUTTI_TESTS_EMULATED_CUBLAS_V2_H
 #define TUTTI_TESTS_EMULATED_CUBLAS_V2_H

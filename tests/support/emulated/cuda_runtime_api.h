@@ -1,5 +1,5 @@
 /*
- * What kernels/cuda/gemm.c needs of CUDA's header, where there is no CUDA.
+ * The part of CUDA's header that kernels/cuda/gemm.c needs, for builds without CUDA.
  */
 #ifndef TUTTI_TESTS_EMULATED_CUDA_RUNTIME_API_H
 #define TUTTI_TESTS_EMULATED_CUDA_RUNTIME_API_H

@@ -1,10 +1,11 @@
 /*
  * Runs the threads of emulated kernels.
  *
- * A thread that waits for the others of its block needs a stack of its own. Stacks are made once, and live on from block to
- * block; who runs is changed by _longjmp, which asks nothing of the kernel and is some hundred times quicker than making a context.
+ * A thread that waits for the others of its block needs a stack of its own. Stacks are made once and reused from
+ * block to block; the threads are switched by _longjmp, which needs no system call and is about a hundred times
+ * faster than making a context.
  */
-#undef _FORTIFY_SOURCE /* its longjmp takes other stacks for a mistake */
+#undef _FORTIFY_SOURCE /* its longjmp reports a jump to another stack as an error */
 #include "kernels/cuda/grid.h"
 
 #include <pthread.h>
@@ -20,7 +21,7 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The threads of the block that is run; under the lock. */
+/* The threads of the block that runs; protected by the lock. */
 static struct {
     jmp_buf scheduler, threads[MOST_THREADS];
     bool has_stack[MOST_THREADS], done[MOST_THREADS], on_own_stack;
@@ -39,7 +40,7 @@ static void leave() {
     if (_setjmp(block_of.threads[block_of.current]) == 0) _longjmp(block_of.scheduler, 1);
 }
 
-/* What a stack does for ever: a thread of each block in turn. */
+/* The endless loop of a stack: runs one thread of each block. */
 static void live() {
     for (;;) {
         block_of.body(block_of.context);
@@ -48,7 +49,7 @@ static void live() {
     }
 }
 
-/* Goes over to a new stack. */
+/* Switches to a new stack. */
 static void enter_stack() {
     ucontext_t fresh;
     getcontext(&fresh);
@@ -59,7 +60,7 @@ static void enter_stack() {
     setcontext(&fresh);
 }
 
-/* Runs it until it ends or waits. */
+/* Runs the thread until it ends or waits. */
 static void resume(unsigned number) {
     choose_thread(number);
     block_of.on_own_stack = true;
@@ -107,7 +108,7 @@ static void run_block(unsigned threads) {
 void emulated_run(dim3 grid, dim3 block, void (*body)(void *context), void *context) {
     unsigned threads = block.x * block.y * block.z;
     if (threads == 0 || threads > MOST_THREADS || grid.x == 0 || grid.y == 0 || grid.y > 65535 || grid.z != 1) {
-        fprintf(stderr, "emulation: no GPU takes a grid of %u x %u x %u, blocks of %u threads\n", grid.x, grid.y,
+        fprintf(stderr, "emulation: beyond a GPU's limits: grid %u x %u x %u, blocks of %u threads\n", grid.x, grid.y,
                 grid.z, threads);
         abort();
     }

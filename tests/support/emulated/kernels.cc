@@ -1,5 +1,5 @@
 /*
- * The kernels of kernels/cuda, all in one, for the host.
+ * All kernels of kernels/cuda in one file, for the host.
  */
 #include "kernels/cuda/grid.h"
 
@@ -21,7 +21,7 @@ static piece_list reach(piece_list list) {
     return list;
 }
 
-/* For tests: the quotient that kernels compute without dividing. */
+/* For tests: the quotient that kernels compute without a division. */
 extern "C" uint32_t emulated_divide(uint32_t dividend, int divisor);
 
 uint32_t emulated_divide(uint32_t dividend, int divisor) {

@@ -1,11 +1,11 @@
 /*
- * The kernels of a module (libtutti_cuda.so, or the stand-in that TUTTI_CUDA_MODULE names) under the names of those that are
- * compiled for the host, so that tests/kernels/test_cuda_kernels*.c try them, too. See arrays.h.
+ * The kernels of a module (libtutti_cuda.so, or the stand-in that TUTTI_CUDA_MODULE names) under the names of the
+ * kernels that are compiled for the host, so that tests/kernels/test_cuda_kernels*.c test them, too. See arrays.h.
  *
- *   tutti_gpu_add(compute, ...)  ->  upload the arrays, kernels->add(the module's compute, ...) on the GPU's, download them
+ *   tutti_gpu_add(compute, ...)  ->  upload the arrays, call kernels->add(the module's compute, ...), download them
  *
- * Arrays are cut from one piece of memory, of which the GPU has a copy: each address has its counterpart there. What is not in
- * the table of kernels (parts of other kernels) is skipped.
+ * Arrays are allocated from one piece of memory, of which the GPU has a copy: each address has its counterpart there.
+ * Functions that are not in the table of kernels (parts of other kernels) are skipped.
  */
 #include "kernels/gemm.h"
 #include "tests/support/emulated/arrays.h"
@@ -14,10 +14,10 @@
 #define PRECISIONS  (TUTTI_PRECISION_BF16 + 1)
 #define GOOD(call)  cr_assert_eq(call, TUTTI_OK, #call ": %s", tutti_last_error())
 
-tutti_cuda_compute the_compute; /* its precision says which of the module's is meant */
+tutti_cuda_compute the_compute; /* its precision selects the module's compute */
 tutti_compute *const compute = &the_compute.base;
 
-/* Beside arrays: what kernels read and write. At the beginning of the arena. */
+/* Memory besides arrays that kernels read and write, at the beginning of the arena. */
 typedef struct corner {
     tutti_step_values values;
     double sums[2];
@@ -49,7 +49,7 @@ static void open_module(void) {
     used = 256;
 }
 
-/* Where the GPU has it. */
+/* Its address on the GPU. */
 static void *there(const void *here) {
     size_t at = (size_t)((const char *)here - arena);
     if (here == NULL) return NULL;
@@ -363,7 +363,8 @@ void tutti_gpu_adam(tutti_compute *by, const tutti_adam *rule, const tutti_step_
     CALL(adam, rule, on_gpu, put_pieces(pieces, npieces), npieces);
 }
 
-/* --------------------------------------------------------------------------------- what the table does not have */
+/* --------------------------------------------------------------------------------- functions that are not in the
+ * table */
 
 #define PART "part of other kernels, not in the table"
 

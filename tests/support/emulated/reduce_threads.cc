@@ -1,6 +1,6 @@
 /*
- * The GPU's kernels of reductions and copies, compiled for the host: their threads run one after the other, with the grids that a
- * GPU would get. They share nothing, so that is all there is to it.
+ * The GPU's kernels for reductions and copies, compiled for the host: their threads run one after the other, with the
+ * grids that a GPU would get. This is sufficient, since the threads share nothing.
  */
 #include "tests/support/emulated/reduce_threads.h"
 

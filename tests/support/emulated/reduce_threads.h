@@ -1,5 +1,5 @@
 /*
- * The GPU's kernels of reductions and copies, run on the host (reduce_threads.cc).
+ * The GPU's kernels for reductions and copies, run on the host (reduce_threads.cc).
  */
 #ifndef TUTTI_TESTS_REDUCE_THREADS_H
 #define TUTTI_TESTS_REDUCE_THREADS_H

@@ -1,7 +1,8 @@
 /*
- * What a GPU's instructions that convert small floats do, after NVIDIA's description of them (PTX ISA, cvt), for kernels that are
- * compiled for the host: kernels/cuda/reduce/small_floats.h then takes the way of a GPU of compute capability 8.9 and
- * newer. The numbers come from doubles here, not from bits, so that they have nothing in common with the arithmetic they stand in for.
+ * Models of a GPU's instructions that convert small floats, after NVIDIA's description (PTX ISA, cvt), for kernels
+ * that are compiled for the host: kernels/cuda/reduce/small_floats.h then uses the code for a GPU of compute capability 8.9
+ * and newer. The numbers are computed from doubles here, not from bits, so that they have nothing in common with the
+ * arithmetic that they replace.
  */
 #ifndef TUTTI_TESTS_SMALL_FLOAT_MODELS_H
 #define TUTTI_TESTS_SMALL_FLOAT_MODELS_H
@@ -16,7 +17,7 @@ static inline double model_number(uint32_t magnitude, int mantissa_bits, int lea
     return ldexp(whole, least_exponent + (exponent > 0 ? (int)exponent - 1 : 0) - mantissa_bits);
 }
 
-/* The nearest number's code, of two the even one, as if exponents had no end; no more than `most`. */
+/* The nearest number's code, ties to even, as if exponents were unlimited; at most `most`. */
 static inline uint32_t model_code(double number, int mantissa_bits, int least_exponent, uint32_t most) {
     if (isinf(number)) return most;
     int exponent = number == 0 ? least_exponent : ilogb(number);

@@ -19,7 +19,7 @@ int cuda_real_gpus(void) {
     return most != NULL ? atoi(most) : 1;
 }
 
-/* What a test says of its stand-ins' number is the most of real GPUs, too. */
+/* The number of stand-ins that a test asks for also limits the number of real GPUs. */
 static int usable_gpus(int count) {
     const char *most = getenv("STANDIN_GPUS");
     int real = cuda_real_gpus();
@@ -83,7 +83,7 @@ tutti_status cuda_fetch(cuda_rank *rank, void *dst, const void *there, size_t by
 
 /* ------------------------------------------------------------------------------------------------- calls */
 
-/* The same place in the copy on the GPU. */
+/* The address in the GPU's copy that corresponds to this one. */
 static void *translate(const cuda_call *c, void *pointer) {
     for (int i = 0; i < c->host.nallocations; i++) {
         size_t at = (size_t)((char *)pointer - (char *)c->host.allocations[i]);

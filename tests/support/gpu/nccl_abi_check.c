@@ -1,6 +1,7 @@
 /*
- * Compared with nccl.h by the compiler: what nccl_abi.h says of values, layouts and prototypes. Built only where that
- * header and CUDA's are found. Only the magic number is left for the test to ask, since no constant expression has it.
+ * The compiler compares the values, layouts and prototypes of nccl_abi.h with nccl.h. Built only where that header
+ * and CUDA's are found. Only the magic number remains for the test, since it is not available as a constant
+ * expression.
  */
 #include <nccl.h>
 
@@ -60,7 +61,7 @@ AT(split_share, splitShare);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 25, 0)
 AT(unused, trafficClass);
 #endif
-_Static_assert(sizeof(tutti_nccl_config) <= sizeof(ncclConfig_t), "NCCL reads no more than it knows");
+_Static_assert(sizeof(tutti_nccl_config) <= sizeof(ncclConfig_t), "NCCL reads at most its own structure's size");
 
 #define tutti_nccl_comm      ncclComm_t
 #define tutti_nccl_stream    cudaStream_t

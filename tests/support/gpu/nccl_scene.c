@@ -1,5 +1,5 @@
 /*
- * What tests of NCCL on stand-ins share. See nccl_scene.h.
+ * Shared by tests of NCCL on stand-ins. See nccl_scene.h.
  */
 #include "tests/support/gpu/nccl_scene.h"
 
@@ -21,7 +21,7 @@ void nccl_run(const int *sizes, const char *const *environment, ranks_body body)
 }
 
 void nccl_run_processes(int nranks, const char *const *environment, ranks_body body) {
-    if (!ranks_have_processes()) cr_skip_test("what is counted is a process's");
+    if (!ranks_have_processes()) cr_skip_test("calls are counted per process");
     const char *failure = ranks_run(
         &(ranks_options){.kind = RANKS_PROCESSES, .nranks = nranks, .timeout_s = 60, .environment = environment}, body);
     cr_assert(failure == NULL, "%s", failure);
@@ -66,8 +66,8 @@ void nccl_set_stage(void) {
 void nccl_run_as(int nranks, ranks_kind kind, const char *const *environment, ranks_body body) {
     if (kind == RANKS_PROCESSES && !ranks_have_processes()) return;
     ranks_adopt(environment); /* for threads */
-    /* NCCL's own calls free memory, and an abort comes behind the calls that other threads are in: where CUDA keeps those out until a
-     * free has ended, ranks that are threads stand still after a failure (docs/cuda.md). */
+    /* NCCL's own calls free memory, and an abort waits for the calls of other threads: where CUDA blocks those until
+     * a free has ended, ranks that are threads hang after a failure (docs/cuda.md). */
     if (kind == RANKS_THREADS) setenv("STANDIN_FREE_ALONE", "0", 1);
     const char *failure =
         ranks_run(&(ranks_options){.kind = kind, .nranks = nranks, .timeout_s = 60, .environment = environment}, body);

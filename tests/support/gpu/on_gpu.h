@@ -23,7 +23,7 @@ extern tutti_stream stream;
 bool is_standin(void);
 void open_device(void);
 void *alloc(size_t bytes);
-/* In the stream, and back when done. */
+/* Copies in the stream; returns when done. */
 void put(void *dst, const void *src, size_t bytes);
 void get(void *dst, const void *src, size_t bytes);
 

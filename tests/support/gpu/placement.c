@@ -14,7 +14,7 @@
 
 enum { MOST_RANKS = 16, MOST_SETTINGS = 16 };
 
-/* Cuts off the next rank's GPU: a letter, and the digits of its instance. Length 0: that was the last. */
+/* Returns the next rank's GPU: a letter, and the digits of its instance. Length 0: there are no more ranks. */
 static int next_gpu(const char *gpus) {
     return *gpus == '\0' ? 0 : 1 + (int)strspn(gpus + 1, "0123456789");
 }
@@ -32,7 +32,7 @@ const int *placement_gpus(const char *gpus) {
     return numbers;
 }
 
-/* "STANDIN_IDS=a/1,a/2"; gives the number of ranks. */
+/* Writes "STANDIN_IDS=a/1,a/2"; returns the number of ranks. */
 static int write_ids(const char *gpus, char *text, size_t capacity) {
     int nranks = 0;
     size_t used = (size_t)snprintf(text, capacity, "STANDIN_IDS=");

@@ -1,5 +1,5 @@
 /*
- * Ranks on several hosts: see hosts.h. One run at a time; ranks inherit what it is by fork.
+ * Ranks on several hosts: see hosts.h. One run at a time; ranks inherit its description by fork.
  */
 #include "tests/support/hosts/hosts.h"
 
@@ -14,7 +14,7 @@
 static struct {
     netns *network;
     int nhosts;
-    int first[NETNS_HOSTS_MAX + 1]; /* of each host; then the number of ranks */
+    int first[NETNS_HOSTS_MAX + 1]; /* first rank of each host; then the number of ranks */
     int host_of[RANKS_MAX];
 } current;
 
@@ -63,7 +63,8 @@ static tutti_status enter(const ranks_context *context) {
     return netns_enter(current.network, host);
 }
 
-/* Takes the layout over, and its name as "1+3" into `name`; the number of ranks, 0 when there are too many. */
+/* Copies the layout, and writes its name, such as "1+3", to `name`. Returns the number of ranks, 0 if there are too
+ * many. */
 static int lay_out(const int *ranks_per_host, char *name, size_t capacity) {
     int nranks = 0;
     size_t used = 0;

@@ -1,9 +1,9 @@
 /*
  * Network namespaces: see netns.h.
  *
- * A namespace is made by a child that leaves ours and stands still until its parent holds the namespace by a file
- * descriptor. Interfaces are set up by ip, tc and nft (or iptables), run inside of it.
- * Invariant: no call changes the namespace of the calling thread, except netns_enter.
+ * A namespace is made by a child that leaves ours and waits until its parent holds the namespace by a file
+ * descriptor. Interfaces are set up by ip, tc and nft (or iptables), run inside of it. Invariant: no call changes the
+ * namespace of the calling thread, except netns_enter.
  */
 #include "tests/support/hosts/netns.h"
 
@@ -23,11 +23,11 @@
 
 #define COMMAND_BYTES 2048
 #define OUTPUT_BYTES  1024
-#define FLOW_CLASSES  1024 /* two of a few connections rarely share one */
+#define FLOW_CLASSES  1024 /* two of a few connections rarely share a class */
 
 struct netns {
     int nhosts;
-    pid_t relay;                  /* in the place of the switch where there is a delay; else 0 */
+    pid_t relay;                  /* replaces the switch if there is a delay; else 0 */
     int fds[1 + NETNS_HOSTS_MAX]; /* the switch's, then the hosts' */
 };
 
@@ -57,7 +57,7 @@ static _Noreturn void be_shell(int namespace_fd, int output, const char *command
     _exit(127);
 }
 
-/* Reads all that comes; keeps the beginning, without the line's end. */
+/* Reads the whole output; keeps the beginning, without the line's end. */
 static void read_output(int fd, char *text) {
     size_t used = 0;
     for (;;) {
@@ -105,7 +105,7 @@ tutti_status netns_bytes_sent(const netns *net, int host, uint64_t *bytes_out) {
     unsigned long long bytes;
     TUTTI_TRY(run_shell(fd_of(net, host), "sed -n 's/^ *eth0: *//p' /proc/self/net/dev", output));
     if (sscanf(output, "%*u %*u %*u %*u %*u %*u %*u %*u %llu", &bytes) != 1)
-        return tutti_fail(TUTTI_ERR_DATA, "no count of bytes in '%s'", output);
+        return tutti_fail(TUTTI_ERR_DATA, "'%s' contains no count of bytes", output);
     *bytes_out = bytes;
     return TUTTI_OK;
 }
@@ -132,7 +132,7 @@ static tutti_status make_namespace(int *fd_out) {
     close(made[1]), close(leave[0]);
     tutti_status status = TUTTI_OK;
     if (child < 0 || read(made[0], &failed, 1) != 1)
-        status = tutti_fail(TUTTI_ERR_SYSTEM, "no process for a namespace: %s", strerror(errno));
+        status = tutti_fail(TUTTI_ERR_SYSTEM, "cannot fork a process for a namespace: %s", strerror(errno));
     else if (failed != 0)
         status = tutti_fail(TUTTI_ERR_UNSUPPORTED, "network namespaces are not permitted here: %s", strerror(failed));
     snprintf(path, sizeof path, "/proc/%d/ns/net", child);
@@ -143,7 +143,7 @@ static tutti_status make_namespace(int *fd_out) {
     return status;
 }
 
-/* A cable is made at the switch, and its other end given to the host, whose namespace is named by our descriptor. */
+/* Makes a cable at the switch and moves its other end to the host, whose namespace our descriptor names. */
 static tutti_status plug_in(const netns *net, int host) {
     return netns_shell(net, NETNS_SWITCH,
                        "ip link add port%d type veth peer name eth0 netns /proc/%d/fd/%d && "
@@ -160,14 +160,14 @@ static tutti_status set_up_host(const netns *net, const netns_options *options, 
     return TUTTI_OK;
 }
 
-/* Both ways: what the host sends, and what the switch sends to it. */
+/* Both directions: what the host sends, and what the switch sends to it. */
 static tutti_status limit_rate(const netns *net, const char *rate, int host) {
     const char *limit = "root tbf burst 256k latency 50ms rate";
     TUTTI_TRY(netns_shell(net, host, "tc qdisc add dev eth0 %s %s", limit, rate));
     return netns_shell(net, NETNS_SWITCH, "tc qdisc add dev port%d %s %s", host, limit, rate);
 }
 
-/* What a host sends: each connection has a class of its own, by a hash. */
+/* The direction from the host: each connection has a class of its own, chosen by a hash. */
 static tutti_status limit_flows(const netns *net, const char *rate, int host) {
     return netns_shell(
         net, host,
@@ -179,7 +179,7 @@ static tutti_status limit_flows(const netns *net, const char *rate, int host) {
         FLOW_CLASSES, rate, FLOW_CLASSES);
 }
 
-/* Packets are cut to the link's size before they are sent: else one loss would take 64 KiB at once. */
+/* Packets are cut to the link's size before they are sent, else one loss would lose 64 KiB at once. */
 static tutti_status lose_packets(const netns *net, double share, int host) {
     TUTTI_TRY(netns_shell(net, NETNS_SWITCH, "ip link set port%d gso_max_segs 1", host));
     return netns_shell(net, host,
@@ -190,7 +190,7 @@ static tutti_status lose_packets(const netns *net, double share, int host) {
                        (unsigned long)(share * 4294967295.0), share);
 }
 
-/* A bridge as container software makes it and a tap as virtual machines have: with addresses that look usable. */
+/* A bridge as container software makes it and a tap as virtual machines use it, with addresses that look usable. */
 static tutti_status add_decoys(const netns *net, int host) {
     return netns_shell(net, host,
                        "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0 && "

@@ -1,6 +1,6 @@
 /*
- * The relay: see netns_relay.h. One thread; frames wait in one queue, since all wait equally long. A frame goes to the host
- * that has sent from its destination's address, or to all others. A queue that is full loses frames, as switches do.
+ * The relay: see netns_relay.h. One thread; frames wait in one queue, since all are delayed equally. A frame goes to
+ * the host that has sent from its destination's address, or to all others. A full queue drops frames, as switches do.
  */
 #include "tests/support/hosts/netns_relay.h"
 
@@ -36,9 +36,9 @@ typedef struct frame {
 
 typedef struct relay {
     int nhosts, taps[NETNS_HOSTS_MAX];
-    unsigned char addresses[NETNS_HOSTS_MAX][ADDRESS_BYTES]; /* that hosts have sent from */
+    unsigned char addresses[NETNS_HOSTS_MAX][ADDRESS_BYTES]; /* addresses that hosts have sent from */
     int64_t delay_ns;
-    size_t first, end; /* of the queue; grow for ever */
+    size_t first, end; /* positions in the queue; they only grow */
     frame *queue;      /* FRAMES, a ring */
 } relay;
 
@@ -50,7 +50,7 @@ static int open_tap(int namespace_fd) {
     return -1;
 }
 
-/* Takes all that a host has sent. */
+/* Reads all frames that a host has sent. */
 static void take(relay *r, int host) {
     for (;;) {
         frame lost, *next = r->end - r->first < FRAMES ? &r->queue[r->end % FRAMES] : &lost;
@@ -71,7 +71,7 @@ static void give(const relay *r, const frame *next) {
     for (int host = 0; host < r->nhosts; host++) {
         if (host == next->from || (known >= 0 && host != known)) continue;
         ssize_t written = write(r->taps[host], next->data, next->bytes);
-        (void)written; /* an interface that is down takes nothing */
+        (void)written; /* an interface that is down accepts no frames */
     }
 }
 
@@ -118,5 +118,5 @@ tutti_status netns_relay_start(const int *namespace_fds, int nhosts, int delay_m
         return TUTTI_OK;
     }
     if (child > 0) waitpid(child, NULL, 0);
-    return tutti_fail(TUTTI_ERR_SYSTEM, "no taps for a slow network: %s", strerror(told ? failed : errno));
+    return tutti_fail(TUTTI_ERR_SYSTEM, "cannot make taps for a slow network: %s", strerror(told ? failed : errno));
 }

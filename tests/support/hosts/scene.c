@@ -1,6 +1,6 @@
 /*
- * A play for ranks of several hosts in which something goes wrong: see scene.h. The scene lives in one mapping that each
- * run's processes inherit; it is the only thing that they share apart from the communicator.
+ * A scenario for ranks of several hosts with a failure: see scene.h. The scene is one mapping that each run's
+ * processes inherit; it is the only thing that they share apart from the communicator.
  */
 #include "tests/support/hosts/scene.h"
 
@@ -39,7 +39,7 @@ tutti_status scene_keep_summing(ranks_context *context, int64_t limit_ms, int *r
     int *values = malloc(stage->count * sizeof *values), n = context->nranks;
     tutti_status status = values != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_MEMORY, "no memory");
     for (*rounds_out = 0; status == TUTTI_OK; ++*rounds_out) {
-        values[0] = tutti_now_ns() - start_ns > limit_ms * 1000000; /* all go on until each wants to end */
+        values[0] = tutti_now_ns() - start_ns > limit_ms * 1000000; /* all continue until every rank wants to end */
         for (size_t i = 1; i < stage->count; i++) values[i] = context->rank + (int)i;
         status = tutti_all_reduce(context->comm, values, values, stage->count, TUTTI_INT32, TUTTI_SUM, NULL);
         for (size_t i = 1; i < stage->count && status == TUTTI_OK; i++)
@@ -54,7 +54,7 @@ tutti_status scene_keep_summing(ranks_context *context, int64_t limit_ms, int *r
 tutti_status scene_warm_up(ranks_context *context, int *rounds_out) {
     TUTTI_TRY(scene_keep_summing(context, 200, rounds_out));
     atomic_fetch_add(&stage->warm, 1);
-    while (atomic_load(&stage->warm) < context->nranks) usleep(1000); /* a rank that fails ends all */
+    while (atomic_load(&stage->warm) < context->nranks) usleep(1000); /* a rank that fails ends all ranks */
     return TUTTI_OK;
 }
 
@@ -63,10 +63,10 @@ tutti_status scene_check_told(ranks_context *context, tutti_status status, const
     int64_t after_ms = (tutti_now_ns() - atomic_load(&stage->event_ns)) / 1000000;
     snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "");
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "'%s' (%s)", tutti_status_name(status), text);
-    RANKS_CHECK(atomic_load(&stage->event_ns) != 0, "told before it happened: %s", text);
-    RANKS_CHECK(after_ms <= within_ms, "told after %lld ms: %s", (long long)after_ms, text);
+    RANKS_CHECK(atomic_load(&stage->event_ns) != 0, "reported before the event: %s", text);
+    RANKS_CHECK(after_ms <= within_ms, "reported after %lld ms: %s", (long long)after_ms, text);
     RANKS_CHECK(name == NULL || strstr(text, name) != NULL, "'%s' is not named: %s", name, text);
-    const char *teller = strstr(text, "(reported by "); /* the rank that found it, not all that passed it on */
+    const char *teller = strstr(text, "(reported by "); /* the rank that detected it, not all ranks that forwarded it */
     RANKS_CHECK(teller == NULL || strstr(teller + 1, "(reported by ") == NULL, "it has several tellers: %s", text);
     int64_t start_ns = tutti_now_ns();
     int value = 0;

@@ -1,5 +1,5 @@
 /*
- * What tests of links run on: see links.h. Processes come before threads in links_run_worlds, since a process that has
+ * Worlds for tests of links: see links.h. links_run_worlds runs processes before threads, since a process that has
  * used the library cannot fork ranks.
  */
 #include "tests/support/links/links.h"

@@ -1,6 +1,6 @@
 /*
- * What tests of links run on: a communicator's ranks with links to everyone, given as ready connections (mesh.h) or made
- * through their listeners, and a rail of all ranks with an operation at hand.
+ * Worlds for tests of links: a communicator's ranks with links to all ranks, from ready connections (mesh.h) or made
+ * through their listeners, and a rail of all ranks with an operation.
  */
 #ifndef TUTTI_TESTS_LINKS_H
 #define TUTTI_TESTS_LINKS_H
@@ -33,22 +33,23 @@ const char *links_run(int nranks, ranks_kind kind, links_setting *given, ranks_b
 /* The same in worlds of 2 to LINKS_MOST_RANKS, as processes and then as threads. */
 const char *links_run_worlds(links_setting *given, ranks_body body);
 
-/* First of all in a body: its links and its rail. */
+/* Must be called first in a body: makes its links and its rail. */
 tutti_status links_set_up(ranks_context *context, links_stage *s);
 void links_next_op(links_stage *s);
 
-/* What rank `rank` sends, and the check for it. */
+/* The data that rank `rank` sends, and the check for it. */
 void links_fill(char *data, int rank, size_t bytes);
 tutti_status links_compare(const char *data, int rank, size_t bytes);
 
-/* As if every rank were a host of its own: all connect by their listeners. */
+/* As if every rank were on its own host: all connect through their listeners. */
 typedef struct links_doors {
     tutti_listener_info cards[LINKS_MOST_RANKS];
     tutti_hosts hosts;
 } links_doors;
 
 tutti_status links_open_doors(ranks_context *context, links_doors *d);
-/* Between ranks that are so far apart; what comes is checked. For the rest the communicator is one of this host. */
+/* Exchanges messages between ranks at that distance, and checks the received data. Apart from that, the communicator
+ * is one of this host. */
 tutti_status links_exchange_by_doors(links_stage *s, links_doors *d, int to, char *mine, int from, char *theirs,
                                      size_t bytes);
 

@@ -13,10 +13,10 @@ typedef struct mesh mesh;
 
 typedef enum mesh_kind { MESH_UNIX, MESH_TCP } mesh_kind; /* socketpair, or TCP over the loopback interface */
 
-/* NULL where the system refuses. */
+/* NULL if the system refuses. */
 mesh *mesh_create(int nranks, mesh_kind kind);
-/* Puts this rank's ends under the links of comm, which has all ranks of the mesh. A process closes all others, so that the
- * ends of dead ones are seen. Close with tutti_link_close_all. */
+/* Makes this rank's ends the sockets of comm's links; comm has all ranks of the mesh. A process closes all other
+ * ends, so that peers see the end of a dead process. Close with tutti_link_close_all. */
 tutti_status mesh_adopt(mesh *m, tutti_comm *comm, bool process);
 void mesh_destroy(mesh *m);
 

@@ -1,6 +1,7 @@
 /*
- * Pairs of pipes for the tests that every transport must pass: see pipes.h. Both ends live in this process; they are opened
- * by two threads, since opening waits for the other side, and then driven by one, since nothing else may wait.
+ * Pairs of pipes for the tests that every transport must pass: see pipes.h. Both ends are in this process; two
+ * threads open them, since opening waits for the other side, and then one thread drives them, since no other call may
+ * wait.
  */
 #include "tests/support/links/pipes.h"
 
@@ -54,8 +55,8 @@ static void close_pair(pipes_pair *p) {
     p->transport->close(p->b);
 }
 
-/* What UCX keeps for as long as the process lives is found by the leak checker or not, according to which libraries have been
- * taken down by then. */
+/* The leak checker may report memory that UCX keeps until the process ends, depending on which libraries have been
+ * unloaded by then. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
     return "leak:ucs_malloc";

@@ -20,7 +20,7 @@ static tutti_status be_rank(ranks_context *context) {
     run *r = context->argument;
     int ranks[context->nranks];
     for (int i = 0; i < context->nranks; i++) ranks[i] = i;
-    tutti_comm host = {.host_ranks = 1, .host_cores = 1}; /* all that is looked at of the communicator */
+    tutti_comm host = {.host_ranks = 1, .host_cores = 1}; /* the only parts of the communicator that are used */
     rails_rank rank = {.rail = {.comm = &host, .n = context->nranks, .me = context->rank, .ranks = ranks},
                        .argument = r->argument};
     rank.rail.op = &rank.op;
@@ -61,7 +61,7 @@ tutti_status rails_prepare(rails_rank *rank, tutti_kind kind, size_t bytes) {
     free(rank->setup.scratch);
     rank->setup.scratch_bytes = needed;
     rank->setup.scratch = aligned_alloc(TUTTI_CACHE_LINE, tutti_align_up(needed + 1, TUTTI_CACHE_LINE));
-    if (rank->setup.scratch == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for scratch");
+    if (rank->setup.scratch == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "out of memory for scratch");
     memset(rank->setup.scratch, 0x5a, needed);
     return TUTTI_OK;
 }

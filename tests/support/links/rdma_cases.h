@@ -1,5 +1,5 @@
 /*
- * What the cases of test_rdma_pair share: messages with a pattern, and the table of cases.
+ * Shared by the cases of test_rdma_pair: messages with a pattern, and the table of cases.
  */
 #ifndef TUTTI_TEST_RDMA_CASES_H
 #define TUTTI_TEST_RDMA_CASES_H
@@ -7,7 +7,7 @@
 #include "bootstrap/base/status.h"
 #include "tests/support/links/rdma_pair.h"
 
-#define RDMA_CASE_BYTES ((size_t)4 << 20) /* of a message, at most */
+#define RDMA_CASE_BYTES ((size_t)4 << 20) /* most bytes of a message */
 #define CHECK(condition, ...)                                                                                          \
     do {                                                                                                               \
         if (!(condition)) return tutti_fail(TUTTI_ERR_DATA, __VA_ARGS__);                                              \
@@ -29,7 +29,7 @@ tutti_status rdma_case_compare(const unsigned char *bytes, size_t count, size_t 
 const tutti_rdma_counters *rdma_case_counters(const rdma_pair *pair);
 /* One message from one side to the other. */
 tutti_status rdma_case_carry(rdma_pair *pair, bool sends, size_t bytes, unsigned seed);
-/* One each way, at once. */
+/* One message in each direction, at once. */
 tutti_status rdma_case_exchange(rdma_pair *pair, size_t send_bytes, size_t receive_bytes, unsigned seed);
 /* Both directions at once, a thousand messages each, most of them small. */
 tutti_status rdma_case_mixed(rdma_pair *pair);

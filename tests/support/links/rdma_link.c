@@ -40,7 +40,7 @@ static tutti_status latency(rdma_pair *pair, const measured *work, double *us_ou
     return TUTTI_OK;
 }
 
-/* Until the other side says that it has all. */
+/* Waits until the other side has confirmed that it received everything. */
 static tutti_status rate(rdma_pair *pair, const measured *work, double *rate_out) {
     char done = 0;
     int64_t start = tutti_now_ns();

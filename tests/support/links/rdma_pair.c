@@ -1,5 +1,5 @@
 /*
- * Meeting by TCP, and driving a pipe.
+ * Meets by TCP, and drives a pipe.
  */
 #include "tests/support/links/rdma_pair.h"
 
@@ -73,7 +73,7 @@ void rdma_pair_close(rdma_pair *pair) {
     pair->pipe = NULL;
 }
 
-/* As links do; Soft-RoCE needs the core, too. */
+/* Yields as links do; Soft-RoCE needs the core, too. */
 static void nap(const rdma_pair *pair, int64_t *nap_ns) {
     struct pollfd waited = {.fd = -1};
     waited.fd = tutti_verbs_transport.sleep_on(pair->pipe, &waited.events);

@@ -9,16 +9,16 @@
 #include "comm/net/transport/verbs.h"
 
 typedef struct rdma_pair {
-    bool first;   /* the one that serves */
+    bool first;   /* this side serves */
     int listener; /* its */
     const char *address;
     int port;
     tutti_pipe *pipe;
-    bool restless;           /* only looks, and never naps, however long it waits */
+    bool restless;           /* only polls, and never naps, however long it waits */
     unsigned char *out, *in; /* for messages */
 } rdma_pair;
 
-/* From "serve PORT" or "join ADDRESS PORT"; the number of arguments used, 0: wrong. */
+/* Parses "serve PORT" or "join ADDRESS PORT". Returns the number of arguments used, 0 if they are wrong. */
 int rdma_pair_read(rdma_pair *pair, int argc, char **argv);
 /* Meets the other side and opens a new pipe. */
 tutti_status rdma_pair_open(rdma_pair *pair);
@@ -26,10 +26,10 @@ tutti_status rdma_pair_open(rdma_pair *pair);
 tutti_status rdma_pair_meet(rdma_pair *pair, int *socket_out);
 void rdma_pair_close(rdma_pair *pair);
 
-/* Start, and drive until done. */
+/* Start an operation, and drive it until done. */
 tutti_status rdma_pair_send(rdma_pair *pair, const void *src, size_t bytes);
 tutti_status rdma_pair_recv(rdma_pair *pair, void *dst, size_t bytes);
-/* Drives what is under way until it is done, for at most limit_ms. */
+/* Drives what is in progress until it is done, for at most limit_ms. */
 tutti_status rdma_pair_finish(rdma_pair *pair, int limit_ms);
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * Links between threads that keep nothing. See strict_links.h.
+ * Links between threads without buffers. See strict_links.h.
  *
- * One lock; a condition for each rank. The rank that posts the second half of a transfer moves it, and wakes the other.
+ * One lock; a condition for each rank. The rank that posts the second half of a transfer copies the data, and wakes
+ * the other rank.
  */
 #include "tests/support/links/strict_links.h"
 
@@ -26,7 +27,7 @@ typedef struct lane {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t *moved; /* by rank */
+    pthread_cond_t *moved; /* indexed by rank */
     int n;
     bool given_up;
     lane *lanes; /* [from][to] */
@@ -70,7 +71,7 @@ static lane *lane_of(int from, int to) {
     return &links.lanes[from * links.n + to];
 }
 
-/* Lock held. What both sides have posted goes over. */
+/* Lock held. Transfers what both sides have posted. */
 static tutti_status pass(int from, int to, lane *l) {
     if (!l->sending || !l->receiving) return TUTTI_OK;
     if (l->send_bytes != l->receive_bytes || l->sent_in != l->received_in)
@@ -157,7 +158,7 @@ tutti_status tutti_link_exchange(const tutti_rail *rail, int to, const void *src
     return tutti_link_move(rail, parts, 2);
 }
 
-/* `to` < 0: nothing is sent. */
+/* `to` < 0: sends nothing. */
 static tutti_status move_and_fold(const tutti_rail *rail, int to, const void *src, size_t send_bytes, int from,
                                   void *acc, size_t count, tutti_fold fold) {
     char *received;

@@ -14,7 +14,7 @@ const char *perf_build_folder(void) {
     return folder != NULL ? folder : ".";
 }
 
-/* "0" or, where nothing was checked, "N/A". */
+/* "0" or, if nothing was checked, "N/A". */
 static int is_right(const char *column) {
     return strcmp(column, "0") == 0 || strcmp(column, "N/A") == 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Starts of several tuttiruns, phase by phase. See phases.h.
+ * Starts several tuttiruns, phase by phase. See phases.h.
  */
 #include "tests/support/programs/phases.h"
 

@@ -36,7 +36,7 @@ int shell_count(const char *text) {
 }
 
 void shell_enter_folder(void) {
-    if (getenv("TUTTI_BUILD") == NULL) { /* run by hand, in the build folder */
+    if (getenv("TUTTI_BUILD") == NULL) { /* for runs by hand, in the build folder */
         char *here = getcwd(NULL, 0);
         setenv("TUTTI_BUILD", here, 1);
         free(here);

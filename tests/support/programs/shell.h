@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-/* Runs a shell command, $T standing for tuttirun with a time limit; gives its exit code, 128 + signal for a death by
- * signal, -1 if no shell could be started. Both output streams are in shell_output until the next run. */
+/* Runs a shell command, $T standing for tuttirun with a time limit; returns its exit code, 128 + signal for a death
+ * by signal, -1 if no shell could be started. Both output streams are in shell_output until the next run. */
 int shell_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern char shell_output[64 << 10];
-/* How often the text is in the output. */
+/* The number of occurrences of the text in the output. */
 int shell_count(const char *text);
 
-/* A fresh working folder, without settings from outside; and its end. */
+/* Enters a fresh working folder, without settings from outside; and removes it. */
 void shell_enter_folder(void);
 void shell_leave_folder(void);
 

@@ -1,5 +1,5 @@
 /*
- * Launchers' variables for tests: see variables.h. All that any launcher sets which Tutti knows.
+ * Launchers' variables for tests: see variables.h. All variables of launchers that Tutti reads.
  */
 #include "tests/support/programs/variables.h"
 

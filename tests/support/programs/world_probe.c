@@ -1,17 +1,17 @@
 /*
- * A rank of a job, for tests of launchers: prints its rank, meets the others in the job's store, and prints
- * their words.
+ * A rank of a job, for tests of launchers: prints its rank, exchanges values with the other ranks through the job's
+ * store, and prints them.
  *
- *   world_probe            meets twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
+ *   world_probe            exchanges twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
  *   world_probe reduce     makes the world's communicator, sums the ranks, and then prints its rank
- *   world_probe calls      makes it and calls every collective, short, of middle length and long, comparing with the reference
+ *   world_probe calls      makes it, calls every collective (short, medium, long), compares with the reference
  *   world_probe rdma       the same after tutti_comm_init_rdma; and messages
  *   world_probe rdma FILE  makes FILE.<rank> after tutti_comm_init_rdma, waits for FILE, and makes the world once more
  *   world_probe anew FILE  the same without tutti_comm_init_rdma
  *   world_probe world      only prints its rank
- *   world_probe configure DEVICE_NUM CTRL_PORT NODES WHAT   WHAT, with these of tutti_world_configure; NODES "-": this machine
- *   world_probe stop get KEY   makes it, and stops itself when it has read KEY of the store
- *   world_probe stop set KEY   and before it writes it
+ *   world_probe configure DEVICE_NUM CTRL_PORT NODES WHAT   WHAT, configured with these; NODES "-": here
+ *   world_probe stop get KEY   makes it, and stops itself after reading KEY from the store
+ *   world_probe stop set KEY   makes it, and stops itself before writing KEY
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -24,7 +24,7 @@
 #include "tests/support/call.h"
 
 #ifdef __SANITIZE_ADDRESS__
-/* libpmix keeps a few bytes for ever. */
+/* libpmix never frees a few bytes. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
     return "leak:libpmix";
@@ -37,7 +37,7 @@ const char *__lsan_default_options(void) {
 
 enum { TIMEOUT_MS = 20000, NTIMES = 2 };
 
-/* Each says its rank; each reads all of them. */
+/* Each rank writes its number; each reads all of them. */
 static tutti_status talk(const tutti_world *world, const tutti_rendezvous *rendezvous) {
     const tutti_store *store = tutti_rendezvous_store(rendezvous);
     for (int i = 0; i <= world->size; i++) {
@@ -118,7 +118,7 @@ static tutti_status send_round(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* Something has happened meanwhile: new connections find it. */
+/* An event has happened meanwhile: new connections detect it. */
 static tutti_status meet_again(const tutti_world *world, const char *file) {
     char own[256];
     tutti_comm *again;

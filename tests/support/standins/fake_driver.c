@@ -1,7 +1,7 @@
 /*
- * A libcuda.so.1 that is not a driver: it knows its version (FAKE_DRIVER_VERSION), whether a caller made a context
- * (fake_driver_context), and one range of "device memory" (fake_driver_memory). For tests of how CUDA is found. What is free is
- * a MiB less at each question.
+ * A libcuda.so.1 that is not a driver, for tests of how CUDA is found: it has a version (FAKE_DRIVER_VERSION),
+ * records whether a caller made a context (fake_driver_context), and has one range of "device memory"
+ * (fake_driver_memory). The free memory is a MiB less at each query.
  */
 #include <stdatomic.h>
 #include <stdbool.h>

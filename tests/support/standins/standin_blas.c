@@ -1,6 +1,6 @@
 /*
- * A library that can be found as cuBLAS is, and does nothing: its names are those of support/emulated/cublas_v2.h. With
- * -DLACKS_GEMM it has no matrix product.
+ * A library that is found in the same way as cuBLAS, and does nothing: its names are those of
+ * support/emulated/cublas_v2.h. With -DLACKS_GEMM it lacks the matrix product.
  */
 #define CALL(name)                                                                                                     \
     __attribute__((visibility("default"))) int name(void);                                                             \

@@ -1,21 +1,21 @@
 /*
- * libstandin_cuda.so: a module of GPUs without a GPU, for tests (TUTTI_CUDA_MODULE names it). It keeps to the contract of
- * kernels/device.h and is as unkind as CUDA may be: ordinary code that touches device memory crashes, streams are late, copies
- * of pageable memory and freeing wait for streams, kernels and events want the stream's GPU, and after a failure in a stream every
- * call fails.
+ * libstandin_cuda.so: a module of GPUs without a GPU, for tests (TUTTI_CUDA_MODULE names it). It keeps to the
+ * contract of kernels/device.h and is as unkind as CUDA may be: ordinary code that touches device memory crashes,
+ * streams are late, copies of pageable memory and freeing wait for streams, kernels and events require the stream's
+ * GPU, and after a failure in a stream every call fails.
  *
- * What it computes is computed by the host's own code. Results on it say nothing of speed, nor of kernels/cuda.
+ * The host's own code does the computation. Results on it show nothing about speed or kernels/cuda.
  *
- *   STANDIN_GPUS=n            how many (2); STANDIN_IDS=a,a,b: those with one id are one and the same; a/1,a/2: MIG
+ *   STANDIN_GPUS=n            number of GPUs (2); STANDIN_IDS=a,a,b: equal ids are the same GPU; a/1,a/2: MIG
  *                             instances of one
- *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported;
+ *   STANDIN_STREAM_WAITS=0    facts report that a host thread waits; STANDIN_IPC=0: memory cannot be exported;
  *                             STANDIN_MPS=0: processes take turns
- *   STANDIN_DELAY_US=n        a task begins up to so much late
+ *   STANDIN_DELAY_US=n        a task begins up to n us late
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); a thread that enqueues one more waits
- *   STANDIN_FREE_ALONE=0      calls go on while a thread frees memory, waits for the whole GPU, or copies to pageable memory
- *                             behind work in a stream. By default such a thread keeps all other calls out until the streams have
- *                             ended, but those that only choose a GPU for their thread
- *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the running of a task in a stream
+ *   STANDIN_FREE_ALONE=0      calls go on while a thread frees memory, waits for the GPU, or copies to pageable memory
+ *                             behind work in a stream. Else such a thread blocks all other calls until the streams have
+ *                             ended, except those that only choose a GPU for their thread
+ *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the execution of a task in a stream
  */
 #include "tests/support/standins/standin_cuda.h"
 
@@ -42,7 +42,7 @@ static struct {
     char ids[STANDIN_MOST_GPUS][TUTTI_DEVICE_ID_BYTES];
     bool stream_waits, ipc, mps, free_alone;
     atomic_bool context, broken;
-    char what[128]; /* broke; written before `broken` */
+    char what[128]; /* why it failed; written before `broken` */
 } standin;
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) int current_gpu;
@@ -142,10 +142,10 @@ static tutti_status count(int *count_out) {
 
 static tutti_status check_index(int device) {
     if (device >= 0 && device < standin.gpus) return TUTTI_OK;
-    return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: there is no GPU %d, of %d", device, standin.gpus);
+    return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: GPU %d is out of range, of %d", device, standin.gpus);
 }
 
-/* The first one that is the same, or another instance of it. */
+/* The first GPU that is the same, or another instance of it. */
 static int physical(int device) {
     size_t length = strcspn(standin.ids[device], "/");
     int first = 0;
@@ -199,7 +199,7 @@ static int number(const char *name, int fallback) {
     return text != NULL ? atoi(text) : fallback;
 }
 
-/* Ids of GPUs that have none in the list are their numbers. */
+/* GPUs without an id in the list have their number as id. */
 static void read_settings(void) {
     int gpus = number("STANDIN_GPUS", 2);
     const char *ids = getenv("STANDIN_IDS");

@@ -1,8 +1,8 @@
 /*
- * Inside of the stand-in for CUDA (standin_cuda.c): its memory, streams and faults.
+ * Internals of the stand-in for CUDA (standin_cuda.c): its memory, streams and faults.
  *
- * One lock guards all there is: allocations, streams, events. Streams are threads that take it to fetch a task and put it down to
- * run it. Names of calls are those of tutti_device, and so are their contracts.
+ * One lock protects everything: allocations, streams, events. Streams are threads that hold it to fetch a task and
+ * release it to run the task. Calls have the names and contracts of tutti_device.
  */
 #ifndef TUTTI_TESTS_STANDIN_CUDA_H
 #define TUTTI_TESTS_STANDIN_CUDA_H
@@ -24,21 +24,21 @@ extern const tutti_module_host *standin_host;
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_changed; /* a task ended, an event was reached, something broke */
 
-/* The beginning of every call: in a forked child, after a failure in a stream, and where STANDIN_FAIL=<call>:<nth> says so, it
- * fails. */
+/* The beginning of every call: fails in a forked child, after a failure in a stream, and where
+ * STANDIN_FAIL=<call>:<nth> requires it. */
 #define STANDIN_BEGIN(call) TUTTI_TRY(standin_begin(call))
 tutti_status standin_begin(const char *call);
 /* Something in a stream failed: all later calls fail, as in CUDA. */
 void standin_break(const char *what);
 bool standin_is_broken(void);
 bool standin_is_forked(void);
-/* The next pass through the point `name` of STANDIN_FAIL is the one to fail. */
+/* Whether this pass through the point `name` of STANDIN_FAIL must fail. */
 bool standin_fails(const char *name);
 /* This process has a context from now on. */
 void standin_make_context(void);
 int standin_gpus(void);
 STANDIN_EXPORT int standin_current(void);
-/* For threads of stand-ins of other libraries, and which GPU one is. */
+/* For threads of stand-ins of other libraries: sets the current GPU; a GPU's id. */
 STANDIN_EXPORT void standin_set_current(int gpu);
 STANDIN_EXPORT const char *standin_id(int gpu);
 int standin_delay_us(void);
@@ -46,16 +46,16 @@ int standin_depth(void);
 
 /* ------------------------------------------------------------------------------------------------- memory */
 
-/* Where ordinary code may touch the `bytes` at an address: a GPU's, pinned memory's (as the GPU or the host knows it), ordinary.
- * NULL: that many are not there. */
+/* Where ordinary code may touch the `bytes` at an address of a GPU, of pinned memory (the GPU's or the host's
+ * address), or of ordinary memory. NULL: the range does not have that many bytes. */
 void *standin_reach(const void *address, size_t bytes);
-/* The same for what a GPU reads and writes by itself: NULL for all addresses but the GPU's. */
+/* The same for memory that a GPU itself reads and writes: NULL for all addresses but the GPU's. */
 STANDIN_EXPORT void *standin_reach_as_gpu(const void *address, size_t bytes);
-/* Neither a GPU's nor pinned: CUDA's copies from and to it wait. */
+/* Whether memory is neither a GPU's nor pinned: CUDA's copies from and to it wait. */
 bool standin_is_pageable(const void *address);
 tutti_status standin_locate(const void *pointer, tutti_device_place *place_out);
 STANDIN_EXPORT tutti_status standin_alloc(size_t bytes, void **memory_out);
-/* As NCCL's and other libraries': CUDA's IPC does not export it. */
+/* Memory like NCCL's and other libraries': CUDA's IPC does not export it. */
 STANDIN_EXPORT tutti_status standin_alloc_unshared(size_t bytes, void **memory_out);
 STANDIN_EXPORT tutti_status standin_free(void *memory);
 tutti_status standin_alloc_pinned(size_t bytes, void **memory_out, void **device_out);
@@ -65,17 +65,17 @@ tutti_status standin_unpin(void *memory);
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out);
 tutti_status standin_import_memory(const tutti_device_export *exported, void **base_out);
 tutti_status standin_close_import(void *base);
-/* For tests: how often memory of a GPU has been taken. */
+/* For tests: the number of allocations of GPU memory. */
 STANDIN_EXPORT int standin_allocations(void);
-/* How much of it is not given back. */
+/* How many of them are not freed. */
 STANDIN_EXPORT int standin_allocated(void);
-/* Until the stream, or all of them, have passed what is in them. Other threads' calls wait until then, as where memory is given
- * back or copied to pageable memory. */
+/* Waits until the stream, or all streams, have drained. Other threads' calls wait until then, as when memory is freed
+ * or copied to pageable memory. */
 #define STANDIN_ALL_STREAMS ((tutti_stream)UINTPTR_MAX)
 void standin_sync_alone(tutti_stream stream);
-/* Until no thread is inside of standin_sync_alone. */
+/* Waits until no thread is inside standin_sync_alone. */
 void standin_wait_for_frees(void);
-/* For tests: is a thread inside of it? */
+/* For tests: whether a thread is inside it. */
 STANDIN_EXPORT bool standin_is_freeing(void);
 
 /* ------------------------------------------------------------------------------------ streams and events */
@@ -83,40 +83,40 @@ STANDIN_EXPORT bool standin_is_freeing(void);
 /* For stand-ins of other libraries as well, by dlsym: runs in the stream's order, on its thread. */
 STANDIN_EXPORT void standin_enqueue(void *stream, void (*function)(void *context), void *context);
 STANDIN_EXPORT void *standin_host_pointer(const void *device_pointer);
-/* As if a graph were being captured from the stream: what is enqueued runs at once. */
+/* Pretends that a graph is being captured from the stream: what is enqueued runs at once. */
 STANDIN_EXPORT void standin_capture(void *stream, bool captures);
 
-/* As CUDA refuses a kernel: the stream is of another GPU than the current one. */
+/* Fails, as CUDA refuses a kernel, if the stream belongs to another GPU than the current one. */
 tutti_status standin_check_launch(void *stream);
 
-/* Graphs (standin_cuda_graph.c): kept for one, if the stream is being captured; else false. */
+/* Graphs (standin_cuda_graph.c): keeps the task if the stream is being captured; else returns false. */
 STANDIN_EXPORT bool standin_record(void *stream, void (*run)(void *context), void (*forget)(void *context),
                                    void *context);
 /* The same for an event that is recorded (else waited for). */
 bool standin_record_event(tutti_event_handle event, bool records, tutti_stream stream);
-/* Recorded, or enqueued; run may come as often as a graph is launched, forget once behind it. */
+/* Recorded, or enqueued; `run` is called for each launch of the graph, `forget` once at the end. */
 void standin_submit(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
-/* For tests, as the driver's calls for graphs; 0 is success. A graph and what is made of it are forgotten one by one. */
-/* Modes of captures and of threads: the driver's numbers. */
+/* For tests, as the driver's calls for graphs; 0 is success. A graph and its executable are destroyed separately. */
+/* Modes of captures and threads, with the driver's numbers. */
 enum { STANDIN_GLOBAL, STANDIN_THREAD_LOCAL, STANDIN_RELAXED };
 STANDIN_EXPORT int standin_graph_begin(void *stream, int mode);
 STANDIN_EXPORT int standin_graph_end(void *stream, void **graph_out);
 STANDIN_EXPORT int standin_graph_instantiate(void **exec_out, void *graph, unsigned long long flags);
 STANDIN_EXPORT int standin_graph_launch(void *exec, void *stream);
 STANDIN_EXPORT int standin_graph_forget(void *graph);
-/* Gives the calling thread this mode, and tells the one that it had: cuThreadExchangeStreamCaptureMode. A thread begins in
- * STANDIN_GLOBAL. */
+/* Sets the calling thread's mode and returns the previous one, as cuThreadExchangeStreamCaptureMode. A thread begins
+ * in STANDIN_GLOBAL. */
 STANDIN_EXPORT int standin_exchange_mode(int *mode);
-/* True if a capture forbids the calling thread what CUDA calls potentially unsafe, such as a query. All captures that forbid it
- * are invalidated. */
+/* True if a capture forbids the calling thread what CUDA calls potentially unsafe, such as a query. All captures that
+ * forbid it are invalidated. */
 bool standin_graph_forbids(void);
-/* Invalidates the capture in which the event was recorded, if that is under way. */
+/* Invalidates the capture in which the event was recorded, if the capture is in progress. */
 void standin_graph_spoil(const void *event);
 
-/* Until all that is enqueued now has run. Freeing memory waits for all streams. */
+/* Waits until everything that is enqueued now has run. Freeing memory waits for all streams. */
 void standin_sync(tutti_stream stream);
 void standin_sync_all(void);
-/* Is this thread a stream's? It may make no calls. */
+/* Whether this thread is a stream's; such a thread must not make calls. */
 bool standin_in_stream(void);
 tutti_status standin_stream_create(tutti_stream *stream_out);
 tutti_status standin_stream_destroy(tutti_stream stream);

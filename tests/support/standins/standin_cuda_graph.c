@@ -1,14 +1,15 @@
 /*
- * Graphs of the stand-in for CUDA. What is enqueued in a stream that is captured is kept in a list; each launch of the graph
- * runs the list as one task.
+ * Graphs of the stand-in for CUDA. Tasks that are enqueued in a captured stream are kept in a list; each launch of
+ * the graph runs the list as one task.
  *
- * As in CUDA, a stream that waits for an event of a captured one is captured as well from there on, and its work must be
- * waited for before the capture ends. Any number of streams may be captured at a time, each into a graph of its own. The calls
- * for tests have the signatures of the driver's.
+ * As in CUDA, a stream that waits for an event of a captured stream is captured as well from there on, and its work
+ * must be joined before the capture ends. Any number of streams may be captured at a time, each into a graph of its
+ * own. The calls for tests have the signatures of the driver's.
  *
- * As in CUDA, a capture in the mode STANDIN_GLOBAL forbids potentially unsafe calls to all threads, one in STANDIN_THREAD_LOCAL to
- * the thread that began it, and one in STANDIN_RELAXED to none. Other threads escape it in the mode STANDIN_THREAD_LOCAL, every thread
- * in STANDIN_RELAXED. A forbidden call invalidates the capture, whose end then fails.
+ * As in CUDA, a capture in the mode STANDIN_GLOBAL forbids potentially unsafe calls to all threads, one in
+ * STANDIN_THREAD_LOCAL to the thread that began it, and one in STANDIN_RELAXED to none. Other threads escape it in
+ * the mode STANDIN_THREAD_LOCAL, every thread in STANDIN_RELAXED. A forbidden call invalidates the capture, whose end
+ * then fails.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -27,37 +28,37 @@ typedef struct call {
 
 enum { BRANCHES = 4, MARKS = 64 };
 
-/* A stream of a capture; the first one is the one that it began with. */
+/* A stream of a capture; the capture began with the first one. */
 typedef struct branch {
     void *stream;
     size_t last;           /* number of its last call, or of its fork */
-    size_t seen[BRANCHES]; /* as far as it has waited for each stream, itself or by way of another one */
+    size_t seen[BRANCHES]; /* how far it has waited for each stream, directly or through another stream */
 } branch;
 
-/* An event that was recorded in one of them. */
+/* An event that was recorded in one of these streams. */
 typedef struct mark {
     const void *event;
-    size_t seen[BRANCHES]; /* by the stream, then; its own last call among them */
+    size_t seen[BRANCHES]; /* the stream's, at that time; its own last call among them */
 } mark;
 
 typedef struct graph {
-    struct graph *next; /* among those that are being captured */
+    struct graph *next; /* in the list of graphs that are being captured */
     call *first, **last;
     size_t count;
     branch branches[BRANCHES];
     int nbranches;
-    mark marks[MARKS]; /* a ring: old ones are not waited for any more */
+    mark marks[MARKS]; /* a ring: no stream waits for old ones any more */
     size_t nmarks;
-    int holders;      /* its owners, and launches under way */
-    int mode;         /* of the capture */
-    pthread_t thread; /* that began it */
+    int holders;      /* its owners, and launches in progress */
+    int mode;         /* mode of the capture */
+    pthread_t thread; /* thread that began it */
     bool invalid;     /* a call that is not allowed was made during the capture */
 } graph;
 
 enum { INVALIDATED = 901 }; /* cudaErrorStreamCaptureInvalidated */
 
 static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
-static graph *under_way; /* under the lock, as are all graphs until they are complete, and holders */
+static graph *under_way; /* protected by the lock, as are holders, and all graphs until they are complete */
 static _Thread_local __attribute__((tls_model("initial-exec"))) int mode_of_thread; /* STANDIN_GLOBAL */
 
 /* -------------------------------------------------------------------------------------------------- capturing */
@@ -104,7 +105,7 @@ void standin_submit(void *stream, void (*run)(void *context), void (*forget)(voi
     standin_enqueue(stream, run_once, made);
 }
 
-/* Under the lock. The newest one of that event; NULL: no capture has it. */
+/* Under the lock. The newest record of that event; NULL: no capture has one. */
 static const mark *find_mark(const void *event, graph **graph_out) {
     for (graph *g = under_way; g != NULL; g = g->next)
         for (size_t n = g->nmarks; n > 0 && g->nmarks - n < MARKS; n--) {
@@ -115,7 +116,7 @@ static const mark *find_mark(const void *event, graph **graph_out) {
     return NULL;
 }
 
-/* Under the lock. The event's record in a capture is not its last one any more. */
+/* Under the lock. The event's record in a capture is no longer its last one. */
 static void forget_marks(const void *event) {
     for (graph *g = under_way; g != NULL; g = g->next)
         for (int i = 0; i < MARKS; i++)
@@ -215,7 +216,7 @@ static void let_go(graph *g) {
     free(g);
 }
 
-/* 1: a stream has work that nothing waits for; INVALIDATED. No graph is made then. */
+/* Returns 1 if a stream has work that was not joined, or INVALIDATED; no graph is made then. */
 int standin_graph_end(void *stream, void **graph_out) {
     graph *g = NULL;
     bool joined = true, invalid;

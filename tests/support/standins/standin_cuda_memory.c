@@ -1,7 +1,8 @@
 /*
- * Memory of the stand-in for CUDA. An allocation is a memfd, mapped where only the stand-in looks; the address that is given out
- * is a range without access, so that ordinary code crashes on it. Pinned memory is the host's, and has a second, inaccessible
- * address as the GPU's. An export is the process and the number of the file there.
+ * Memory of the stand-in for CUDA. An allocation is a memfd, mapped at an address that only the stand-in knows; the
+ * address that it returns is a range without access, so that ordinary code crashes on it. Pinned memory is host
+ * memory, and has a second, inaccessible address for the GPU. An export is the process and its descriptor of the
+ * file.
  *
  * Invariant: ranges do not overlap; an address is looked up in all of them.
  */
@@ -23,12 +24,12 @@ typedef struct range {
     struct range *next;
     range_kind kind;
     char *given; /* the address that the GPU uses */
-    char *host;  /* the same bytes for ordinary code; PINNED, REGISTERED: as the caller knows them */
+    char *host;  /* the same bytes for ordinary code; PINNED, REGISTERED: the caller's address */
     size_t bytes;
     int device, file;
     bool unshared; /* DEVICE: cannot be exported */
     uint64_t serial;
-    pid_t owner; /* IMPORT: the exporter, and its serial */
+    pid_t owner; /* IMPORT: the exporter's serial */
 } range;
 
 typedef struct handle {
@@ -39,15 +40,15 @@ typedef struct handle {
 
 static range *ranges; /* under standin_lock */
 static uint64_t serials;
-static atomic_int freeing;     /* threads that wait for the streams, to give memory back */
-static atomic_int allocations; /* pieces of a GPU's memory, ever */
+static atomic_int freeing;     /* threads that wait for the streams in order to free memory */
+static atomic_int allocations; /* allocations of GPU memory since the start */
 
 static bool holds(const char *start, size_t bytes, const void *address) {
     return (const char *)address >= start && (const char *)address < start + bytes;
 }
 
-/* Under the lock: the range whose address for the GPU, or (pinned) for the host, lies there. It becomes the first: most are asked
- * for again and again, among thousands. */
+/* Under the lock: the range that contains the address, which is the GPU's or (pinned) the host's. Moves it to the
+ * front: most lookups, among thousands of ranges, repeat. */
 static range *find(const void *address) {
     for (range **at = &ranges; *at != NULL; at = &(*at)->next) {
         range *r = *at;
@@ -95,7 +96,7 @@ bool standin_is_pageable(const void *address) {
 
 tutti_status standin_locate(const void *pointer, tutti_device_place *place_out) {
     tutti_device_place place = {.memory = TUTTI_MEMORY_HOST};
-    if (standin_is_forked()) { /* CUDA knows nothing there */
+    if (standin_is_forked()) { /* CUDA does not know the address */
         *place_out = place;
         return TUTTI_OK;
     }
@@ -136,7 +137,7 @@ static tutti_status make(range_kind kind, size_t bytes, int file, void *there, r
     }
     if (r->given == NULL || r->host == NULL) {
         drop(r);
-        return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: no room for %zu bytes: out of memory", bytes);
+        return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: cannot allocate %zu bytes: out of memory", bytes);
     }
     if (kind == DEVICE) atomic_fetch_add(&allocations, 1);
     pthread_mutex_lock(&standin_lock);
@@ -181,7 +182,7 @@ void standin_sync_alone(tutti_stream stream) {
     pthread_mutex_unlock(&standin_lock);
 }
 
-/* The range of that kind that begins at the address, for the caller to drop. All streams come to an end first. */
+/* The range of that kind that begins at the address, for the caller to drop. Waits for all streams first. */
 static tutti_status take(range_kind kind, const void *address, const char *call) {
     range *taken = NULL;
     standin_sync_alone(STANDIN_ALL_STREAMS);
@@ -219,7 +220,7 @@ static tutti_status allocate(size_t bytes, bool unshared, void **memory_out) {
     }
     TUTTI_TRY(make(DEVICE, bytes, file, NULL, &made));
     made->unshared = unshared;
-    memset(made->host, 0xcd, bytes); /* whatever was there */
+    memset(made->host, 0xcd, bytes); /* replaces any mapping there */
     *memory_out = made->given;
     return TUTTI_OK;
 }

@@ -1,9 +1,10 @@
 /*
- * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is one of each GPU's,
- * TUTTI_STREAM_OF_THREAD one of each thread's, made when first used. As with CUDA's, a thread that enqueues into a full
- * stream waits until it has room. A wait for an event waits for its last record so far, whatever becomes of the event.
+ * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is a stream of each
+ * GPU, TUTTI_STREAM_OF_THREAD a stream of each thread, made when first used. As with CUDA's, a thread that enqueues
+ * into a full stream waits until it has room. A wait for an event waits for its last record so far, whatever happens
+ * to the event later.
  *
- * Invariant: a task's number is higher than those of all tasks enqueued before it, on whichever stream.
+ * Invariant: a task's number is higher than those of all tasks enqueued before it, on any stream.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,17 +20,17 @@ typedef struct task {
     void *context;
 } task;
 
-/* All under standin_lock. */
+/* All protected by standin_lock. */
 struct standin_stream {
     standin_stream *next;
-    task *first, **last; /* the first one is being run, or next */
+    task *first, **last; /* the first one is running, or the next to run */
     int held;            /* tasks in it */
-    int gpu;             /* that was current when it was made */
+    int gpu;             /* GPU that was current when it was made */
     bool closing, captures;
     unsigned random;
 };
 
-/* One record of an event, for its owner and for the tasks that wait for it. */
+/* One record of an event, shared by its owner and the tasks that wait for it. */
 typedef struct mark {
     bool reached;
     int holders;
@@ -37,8 +38,8 @@ typedef struct mark {
 
 struct tutti_event_ {
     mark *last;    /* NULL: it was never recorded */
-    int gpu;       /* that was current when it was made */
-    bool captured; /* its last record went into a graph; then `last` is the one before */
+    int gpu;       /* GPU that was current when it was made */
+    bool captured; /* its last record went into a graph; `last` is then the previous one */
 };
 
 static standin_stream *streams, *defaults[STANDIN_MOST_GPUS];
@@ -110,7 +111,7 @@ static standin_stream *stream_of(void *stream) {
     if (stream != NULL && !of_this_thread) return stream;
     standin_stream **own = &(of_this_thread ? of_thread : defaults)[standin_current()];
     if (*own == NULL) *own = create_locked();
-    if (*own == NULL) abort(); /* no thread to be had: a test cannot go on */
+    if (*own == NULL) abort(); /* cannot start a thread: the test cannot continue */
     return *own;
 }
 
@@ -149,7 +150,7 @@ tutti_status standin_stream_create(tutti_stream *stream_out) {
     pthread_mutex_lock(&standin_lock);
     standin_stream *made = create_locked();
     pthread_mutex_unlock(&standin_lock);
-    if (made == NULL) return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: no thread for a stream");
+    if (made == NULL) return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: cannot start a thread for a stream");
     *stream_out = made;
     return TUTTI_OK;
 }
@@ -164,7 +165,7 @@ tutti_status standin_stream_destroy(tutti_stream stream) {
     return TUTTI_OK;
 }
 
-/* Under the lock: the stream, or any of them, has a task with at most this number. */
+/* Under the lock: whether the stream, or any stream, has a task with at most this number. */
 static bool is_behind(const standin_stream *only, uint64_t number) {
     for (const standin_stream *s = streams; s != NULL; s = s->next)
         if ((only == NULL || s == only) && s->first != NULL && s->first->number <= number) return true;
@@ -195,7 +196,7 @@ void standin_sync_all(void) {
 tutti_status standin_stream_sync(tutti_stream stream) {
     STANDIN_BEGIN("stream_sync");
     standin_sync(stream);
-    return standin_begin("stream_sync ended"); /* something in it may have failed */
+    return standin_begin("stream_sync ended"); /* a task in it may have failed */
 }
 
 tutti_status standin_device_sync(void) {
@@ -235,7 +236,7 @@ tutti_status standin_event_create(tutti_event_handle *event_out) {
 }
 
 tutti_status standin_event_destroy(tutti_event_handle event) {
-    tutti_status status = standin_begin("event_destroy"); /* a GPU that has failed keeps no memory of the host's */
+    tutti_status status = standin_begin("event_destroy"); /* a GPU that has failed does not keep host memory */
     pthread_mutex_lock(&standin_lock);
     if (event != NULL) let_go(event->last);
     pthread_mutex_unlock(&standin_lock);
@@ -286,7 +287,7 @@ tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle e
     STANDIN_BEGIN("stream_wait_event");
     if (standin_record_event(event, false, stream)) return TUTTI_OK;
     pthread_mutex_lock(&standin_lock);
-    mark *last = event->last; /* records to come do not matter */
+    mark *last = event->last; /* later records do not matter */
     if (last != NULL) last->holders++;
     pthread_mutex_unlock(&standin_lock);
     if (last != NULL) standin_enqueue(stream, await_mark, last);
@@ -309,7 +310,7 @@ tutti_status standin_event_query_bare(tutti_event_handle event) {
     return reached ? TUTTI_OK : TUTTI_NOT_YET;
 }
 
-/* As kernels/cuda asks. */
+/* The query that kernels/cuda makes. */
 tutti_status standin_event_query(tutti_event_handle event) {
     int mode = STANDIN_RELAXED;
     standin_exchange_mode(&mode);

@@ -1,7 +1,7 @@
 /*
- * What streams of the stand-in for CUDA carry out. A call copies its arguments into a task; addresses are looked up when the
- * task runs, as a GPU would, and one that cannot be reached then breaks everything. In a graph a task runs again and again, so
- * it leaves what it was given as it is.
+ * The tasks of the stand-in for CUDA's streams. A call copies its arguments into a task; addresses are looked up when
+ * the task runs, as on a GPU, and an inaccessible one is a failure of all later calls. In a graph a task runs several
+ * times, so it must not change its arguments.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -54,7 +54,8 @@ typedef struct host_call {
     void *context;
 } host_call;
 
-/* NULL after a failure: the task does nothing more. A copy reaches all memory, a kernel and a value only the GPU's addresses. */
+/* NULL after a failure: the task does nothing more. A copy reaches all memory, a kernel and a value only the GPU's
+ * addresses. */
 static void *reach(const void *address, size_t bytes, bool as_gpu) {
     if (standin_is_broken()) return NULL;
     void *reached = as_gpu ? standin_reach_as_gpu(address, bytes) : standin_reach(address, bytes);
@@ -85,8 +86,8 @@ static tutti_status make_moves(int count, moves **moves_out) {
     return TUTTI_OK;
 }
 
-/* CUDA, too, waits when one side is pageable memory, and may keep the process's other threads out meanwhile; small data to the GPU is
- * copied aside first. */
+/* CUDA, too, waits when one side is pageable memory, and may block the process's other threads meanwhile; small data
+ * for the GPU is copied to a buffer first. */
 enum { COPIED_ASIDE = 64 << 10 };
 
 tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream stream) {
@@ -124,7 +125,7 @@ tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const
     return TUTTI_OK;
 }
 
-/* A kernel: all of its addresses are the GPU's. */
+/* A kernel: all of its addresses must be the GPU's. */
 static void run_counted(void *context) {
     const counted *c = context;
     const uint64_t *bytes_at = reach(c->bytes_at, sizeof *bytes_at, true);
@@ -216,7 +217,7 @@ tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, in
 
 /* ----------------------------------------------------------------------------------- values and the host */
 
-/* Acquire: pairs with the release of the writer of the value, this file or an atomic of the host's. */
+/* Acquire: pairs with the release of the value's writer, which is this file or an atomic of the host. */
 static void await_value(void *context) {
     const value_task *t = context;
     const uint64_t *at = reach(t->at, sizeof *at, true);

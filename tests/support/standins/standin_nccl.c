@@ -1,16 +1,17 @@
 /*
- * libstandin_nccl.so: NCCL without GPUs, for tests (TUTTI_NCCL_LIBRARY names it). Bytes really move, between threads and
- * between processes, in the order of the streams of the stand-in for CUDA; so results are checked, and nothing is said of
- * speed nor of NCCL itself. It is as unkind as NCCL: communicators are non-blocking and stay "in progress" for a while, a
- * call made meanwhile is refused, a call that fails ends them for good, calls that differ and peers that have died hang
- * until ncclCommAbort, two ranks on one GPU are refused, pointers that are no GPU's end the process.
+ * libstandin_nccl.so: NCCL without GPUs, for tests (TUTTI_NCCL_LIBRARY names it). Bytes really move, between threads
+ * and between processes, in the order of the streams of the stand-in for CUDA; so tests check results, but nothing
+ * about speed or NCCL itself. It is as unkind as NCCL: communicators are non-blocking and stay "in progress" for a
+ * while, a call made meanwhile is refused, a call that fails ends them for good, calls that differ and peers that
+ * have died hang until ncclCommAbort, two ranks on one GPU are refused, pointers to memory that is not a GPU's end
+ * the process.
  *
  *   STANDIN_NCCL_PROGRESS_US=n          how long a call stays in progress at most (300)
  *   STANDIN_NCCL_FAIL=call:nth:result   the nth such call of this process fails with that number; "async": from the nth
- *                                       batch on ncclCommGetAsyncError tells it; more of them are split by ','
- *                                       "open": the opening ends so; "die": the process ends in it
- *   STANDIN_NCCL_RANK=r                 and only on that rank
- *   STANDIN_NCCL_VERSION=n              what ncclGetVersion tells
+ *                                       batch on ncclCommGetAsyncError returns it; several are separated by ','
+ *                                       "open": opening fails with it; "die": the process ends in it
+ *   STANDIN_NCCL_RANK=r                 only on that rank
+ *   STANDIN_NCCL_VERSION=n              the version of ncclGetVersion
  *   STANDIN_NCCL_ORDER=ranks            sums in the order of ranks
  */
 #include <dlfcn.h>
@@ -48,7 +49,7 @@ standin_group *standin_nccl_mine(void) {
     return g;
 }
 
-/* What tests ask for: how often a call was made in this process. */
+/* For tests: how often a call was made in this process. */
 static const char *const counted[] = {"ncclCommInitRankConfig", "ncclCommSplit", "ncclSend", "ncclRecv",
                                       "ncclGroupEnd"};
 static atomic_int counts[sizeof counted / sizeof *counted];
@@ -72,7 +73,7 @@ static standin_cuda_calls cuda;
 static void find(void *module, const char *name, void *function_out) {
     void *symbol = dlsym(module, name);
     if (symbol == NULL) {
-        fprintf(stderr, "NCCL's stand-in: that of CUDA has no %s\n", name);
+        fprintf(stderr, "NCCL's stand-in: CUDA's stand-in lacks %s\n", name);
         abort();
     }
     memcpy(function_out, &symbol, sizeof symbol);
@@ -108,7 +109,7 @@ tutti_nccl_result standin_nccl_fail(tutti_nccl_result result, const char *why) {
     return result;
 }
 
-/* What STANDIN_NCCL_FAIL says of this pass through `name`; rank -1: on no communicator. */
+/* The result that STANDIN_NCCL_FAIL sets for this pass through `name`; rank -1: without a communicator. */
 tutti_nccl_result standin_nccl_fault(const char *name, int rank) {
     static atomic_int passes[8];
     const char *list = getenv("STANDIN_NCCL_FAIL"), *only = getenv("STANDIN_NCCL_RANK");
@@ -129,7 +130,7 @@ tutti_nccl_result standin_nccl_fault(const char *name, int rank) {
 
 tutti_nccl_result standin_nccl_check(tutti_nccl_comm comm, const char *name) {
     if (comm == NULL || comm->magic != MAGIC) {
-        fprintf(stderr, "NCCL's stand-in: %s on a communicator that is gone\n", name);
+        fprintf(stderr, "NCCL's stand-in: %s on a destroyed communicator\n", name);
         abort();
     }
     tutti_nccl_result made = standin_nccl_fault(name, comm->rank);
@@ -235,7 +236,7 @@ bool standin_nccl_is_config(const tutti_nccl_config *config) {
            config->version >= TUTTI_NCCL_OLDEST && config->blocking == 0;
 }
 
-/* NULL: rank 0 is not there any more. */
+/* NULL: rank 0's process has ended. */
 tutti_nccl_comm standin_nccl_make(const tutti_nccl_id *id, int rank, int nranks, int gpu) {
     unique known;
     memcpy(&known, id, sizeof known);
@@ -263,7 +264,7 @@ tutti_nccl_result ncclCommInitRankConfig(tutti_nccl_comm *comm_out, int nranks, 
     if (known.magic != MAGIC || nranks > STANDIN_RANKS || rank < 0 || rank >= nranks)
         return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "id, rank or number of ranks cannot be");
     tutti_nccl_comm comm = standin_nccl_make(&id, rank, nranks, standin_cuda()->current());
-    if (comm == NULL) return standin_nccl_fail(TUTTI_NCCL_SYSTEM_ERROR, "rank 0 is not there");
+    if (comm == NULL) return standin_nccl_fail(TUTTI_NCCL_SYSTEM_ERROR, "rank 0's process has ended");
     pthread_t thread;
     atomic_store(&comm->state, TUTTI_NCCL_IN_PROGRESS);
     atomic_store(&comm->pending, 1);
@@ -275,7 +276,7 @@ tutti_nccl_result ncclCommInitRankConfig(tutti_nccl_comm *comm_out, int nranks, 
 
 /* -------------------------------------------------------------------------------------------------- the end */
 
-/* Nothing of it is under way any more. */
+/* It has no work in progress any more. */
 static void dispose(tutti_nccl_comm comm) {
     munmap(comm->area, sizeof *comm->area);
     if (comm->area_file >= 0) close(comm->area_file);

@@ -1,9 +1,9 @@
 /*
- * Inside of the stand-in for NCCL (standin_nccl.c): its communicators, and how bytes get from one to another.
+ * Internals of the stand-in for NCCL (standin_nccl.c): its communicators, and how bytes move between them.
  *
  *   rank 0's process        one area, a memfd; a process that has the unique id opens it through /proc
  *   area                    a channel from each rank to each other
- *   batch                   what one group has for one communicator: runs in a stream of the stand-in for CUDA
+ *   batch                   a group's calls on one communicator: runs in a stream of the stand-in for CUDA
  */
 #ifndef TUTTI_TESTS_STANDIN_NCCL_H
 #define TUTTI_TESTS_STANDIN_NCCL_H
@@ -26,11 +26,11 @@ TUTTI_NCCL_CALLS(DECLARE)
 
 enum {
     STANDIN_RANKS = 8,
-    STANDIN_CALLS = 4096, /* of a group */
+    STANDIN_CALLS = 4096, /* calls of a group */
     STANDIN_OPS = 64,     /* pre-multiplied sums of a communicator at a time */
     STANDIN_CHANNEL_BYTES = 16 << 10,
     STANDIN_ID_BYTES = 16,
-    STANDIN_SPLITS = 64, /* of a communicator */
+    STANDIN_SPLITS = 64, /* splits of a communicator */
 };
 
 /* Bytes from one rank to another, in order. */
@@ -40,10 +40,10 @@ typedef struct standin_channel {
     char data[STANDIN_CHANNEL_BYTES];
 } standin_channel;
 
-/* One rank's part in a split. */
+/* One rank's entry in a split. */
 typedef struct standin_ticket {
     int color, key;
-    tutti_nccl_id id;    /* of the new communicator, by its rank 0 */
+    tutti_nccl_id id;    /* of the new communicator, written by its rank 0 */
     atomic_bool invited; /* the id is there */
 } standin_ticket;
 
@@ -62,15 +62,15 @@ typedef struct standin_area {
 struct tutti_nccl_comm_ {
     uint64_t magic;
     int rank, nranks, gpu;
-    int area_file; /* own: rank 0 of the process that made the id; -1 */
+    int area_file; /* own: rank 0, in the process that made the id; else -1 */
     standin_area *area;
-    atomic_int state; /* tutti_nccl_result, as ncclCommGetAsyncError tells it */
+    atomic_int state; /* tutti_nccl_result, as ncclCommGetAsyncError returns it */
     atomic_bool abort;
-    atomic_int pending; /* batches that have not ended; and the opening */
+    atomic_int pending; /* batches that have not ended, and the opening */
     atomic_int registered;
     int splits;             /* made so far */
     uint64_t batches;       /* launched so far */
-    _Atomic uint64_t ended; /* the last of them that has */
+    _Atomic uint64_t ended; /* the last batch that has ended */
     bool op_used[STANDIN_OPS];
     double factors[STANDIN_OPS];
     char error[256];
@@ -93,7 +93,7 @@ typedef struct standin_call {
     size_t count;
     tutti_nccl_type type;
     tutti_nccl_op op;
-    double factor; /* where op is a pre-multiplied sum */
+    double factor; /* if op is a pre-multiplied sum */
     int root;      /* or peer */
     tutti_nccl_comm comm;
     tutti_nccl_stream stream;
@@ -107,40 +107,40 @@ typedef struct standin_group {
     standin_call calls[STANDIN_CALLS];
 } standin_group;
 
-/* Calls of one communicator that run as one. */
+/* Calls of one communicator that run together. */
 typedef struct standin_batch {
     tutti_nccl_comm comm;
     tutti_nccl_stream stream;
-    uint64_t number; /* on its communicator, from 1 */
+    uint64_t number; /* its number on its communicator, from 1 */
     standin_call *calls;
     int ncalls;
 } standin_batch;
 
 standin_group *standin_nccl_mine(void);
-/* Notes why, for ncclGetLastError. */
+/* Records the reason, for ncclGetLastError. */
 tutti_nccl_result standin_nccl_fail(tutti_nccl_result result, const char *why);
-/* What STANDIN_NCCL_FAIL says of this pass through `name`; rank -1: on no communicator. */
+/* The result that STANDIN_NCCL_FAIL sets for this pass through `name`; rank -1: without a communicator. */
 tutti_nccl_result standin_nccl_fault(const char *name, int rank);
-/* May the call be made on the communicator now, by this thread? */
+/* Whether this thread may make the call on the communicator now. */
 tutti_nccl_result standin_nccl_check(tutti_nccl_comm comm, const char *name);
-/* A communicator under that id, not opened; NULL: rank 0 is not there any more. */
+/* A communicator with that id, not opened; NULL: rank 0's process has ended. */
 tutti_nccl_comm standin_nccl_make(const tutti_nccl_id *id, int rank, int nranks, int gpu);
 /* Waits for all ranks; then each finds by itself whether two of them have one GPU. */
 tutti_nccl_result standin_nccl_meet(tutti_nccl_comm comm);
 bool standin_nccl_is_config(const tutti_nccl_config *config);
 /* Counts the call, for tests: standin_nccl_count(name). */
 void standin_nccl_count_call(const char *name);
-/* As long as a call stays in progress. */
+/* Waits for as long as a call stays in progress. */
 void standin_nccl_linger(unsigned *seed);
 
 size_t standin_nccl_type_bytes(tutti_nccl_type type);
-/* In a stream: carries the batch out, or hangs until the communicator is aborted. */
+/* In a stream: executes the batch, or hangs until the communicator is aborted. */
 void standin_nccl_run(standin_batch *batch);
 
-/* What the stand-in for CUDA exports. */
+/* Functions that the stand-in for CUDA exports. */
 typedef struct standin_cuda_calls {
     void (*enqueue)(void *stream, void (*function)(void *context), void *context);
-    /* Keeps it for a graph, if one is captured from the stream: false: none is. */
+    /* Keeps the batch for the graph that is being captured from the stream; false if there is none. */
     bool (*record)(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
     void *(*reach_as_gpu)(const void *address, size_t bytes);
     int (*current)(void);

@@ -1,6 +1,7 @@
 /*
- * Libraries that call themselves NCCL and cannot be used, or not all of them, for tests of how one is found: compiled once
- * for each case, by -DBAD_VERSION=n and -DBAD_LACKS_... Their calls do nothing, so that nothing but being found is tested.
+ * Libraries that look like NCCL and are completely or partly unusable, for tests of the search for NCCL: compiled
+ * once for each case, with -DBAD_VERSION=n and -DBAD_LACKS_... Their calls do nothing, so that only the search is
+ * tested.
  */
 #include <stddef.h>
 
@@ -16,7 +17,7 @@ EXPORT tutti_nccl_result ncclGetVersion(int *version) {
 }
 #endif
 
-/* The loader looks names up only, so one body does for all. */
+/* The loader only looks names up, so one body is enough for all. */
 #define CALL(name)                                                                                                     \
     EXPORT int name(void);                                                                                             \
     EXPORT int name(void) {                                                                                            \

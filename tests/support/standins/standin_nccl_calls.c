@@ -11,7 +11,7 @@
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
-/* NCCL carries out the calls of a communicator one after the other, in whichever streams they are. */
+/* NCCL executes the calls of a communicator one after the other, whichever streams they are in. */
 static void run_batch(void *context) {
     standin_batch *batch = context;
     tutti_nccl_comm comm = batch->comm;
@@ -20,7 +20,7 @@ static void run_batch(void *context) {
     atomic_store(&comm->ended, batch->number);
     free(batch->calls);
     free(batch);
-    atomic_fetch_sub(&comm->pending, 1); /* from here on comm may be gone */
+    atomic_fetch_sub(&comm->pending, 1); /* from here on comm may be freed */
 }
 
 static void free_batch(void *context) {
@@ -29,7 +29,7 @@ static void free_batch(void *context) {
     free(batch);
 }
 
-/* As part of a graph: as often as that is launched, in the order of the streams. */
+/* As part of a graph: runs at each launch, in the order of the streams. */
 static void run_recorded(void *context) {
     standin_nccl_run(context);
 }
@@ -110,14 +110,14 @@ static tutti_nccl_result record(const char *name, const standin_call *call) {
     if (made == OK && standin_nccl_type_bytes(call->type) == 0)
         made = standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "no type");
     if (made == OK && (call->root < 0 || call->root >= call->comm->nranks))
-        made = standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "there is no such rank");
+        made = standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "rank out of range");
     if (made == OK && g->ncalls == STANDIN_CALLS) abort();
     if (made == OK) {
         standin_call *kept = &g->calls[g->ncalls++];
         *kept = *call;
         if (call->op > TUTTI_NCCL_AVG) kept->factor = call->comm->factors[call->op - TUTTI_NCCL_AVG - 1];
     } else {
-        atomic_store(&call->comm->state, made); /* a communicator that does not block keeps its first error */
+        atomic_store(&call->comm->state, made); /* a non-blocking communicator keeps its first error */
         if (g->failed == OK) g->failed = made;
     }
     return alone ? ncclGroupEnd() : made;
@@ -163,7 +163,7 @@ tutti_nccl_result ncclRecv(void *dst, size_t count, tutti_nccl_type type, int pe
     return RECORD(ncclRecv, .kind = STANDIN_RECV, .dst = dst, .root = peer);
 }
 
-/* The scalar is of the type; as a number it is found by comparing: what one times a factor gives. */
+/* The scalar has the call's type; its value as a number is found by comparing it with 1 times each factor. */
 static double scalar_value(const void *scalar, tutti_nccl_type type) {
     switch (type) {
     case TUTTI_NCCL_INT8: return *(const int8_t *)scalar;
@@ -207,7 +207,7 @@ tutti_nccl_result ncclRedOpCreatePreMulSum(tutti_nccl_op *op, void *scalar, tutt
 tutti_nccl_result ncclRedOpDestroy(tutti_nccl_op op, tutti_nccl_comm comm) {
     int index = (int)op - TUTTI_NCCL_AVG - 1;
     if (index < 0 || index >= STANDIN_OPS || !comm->op_used[index])
-        return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "there is no such operation");
+        return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "unknown operation");
     comm->op_used[index] = false;
     return OK;
 }
@@ -228,7 +228,7 @@ tutti_nccl_result ncclMemFree(void *memory) {
                : standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "it is not ncclMemAlloc's");
 }
 
-/* For tests: how many there are in this process. */
+/* For tests: the number of registrations in this process. */
 static atomic_int registrations;
 
 EXPORT int standin_nccl_registered(void);

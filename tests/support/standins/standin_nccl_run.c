@@ -1,10 +1,10 @@
 /*
- * The stand-in for NCCL at work: a batch becomes transfers, all of which make progress together, and then sums.
+ * Execution of the stand-in for NCCL: a batch becomes transfers, all of which make progress together, and then sums.
  *
- * Every call is made of transfers between pairs of ranks. A transfer begins with a header that says which call it is part of;
- * a receiver that finds another one does what NCCL does when calls differ: it hangs, until its communicator is aborted.
- * Sums are made by tutti_reduce_host in an order that is not that of ranks (STANDIN_NCCL_ORDER=ranks: in that), so that
- * tests see which results depend on it.
+ * Every call consists of transfers between pairs of ranks. A transfer begins with a header that identifies its call;
+ * a receiver that finds another header does what NCCL does when calls differ: it hangs until its communicator is
+ * aborted. tutti_reduce_host computes sums in an order other than that of ranks (STANDIN_NCCL_ORDER=ranks: in that
+ * order), so that tests see which results depend on it.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -21,12 +21,12 @@ typedef struct header {
 
 typedef struct transfer {
     struct transfer *next;
-    header told, expected; /* of a receive: what came, what should */
+    header told, expected; /* of a receive: the header received, and the expected one */
     char *data;
-    size_t done; /* of header and data together */
+    size_t done; /* bytes of header and data together */
 } transfer;
 
-/* What a batch has to move: for each peer two queues. */
+/* The transfers of a batch: two queues for each peer. */
 typedef struct plan {
     tutti_nccl_comm comm;
     transfer *sends[STANDIN_RANKS], *recvs[STANDIN_RANKS];
@@ -64,7 +64,7 @@ static void add(transfer **queue, const standin_call *call, char *data, size_t b
     *queue = made;
 }
 
-/* Where byte `done` of a transfer is, and how many lie there in a row. */
+/* The address of byte `done` of a transfer, and how many contiguous bytes follow. */
 static char *place(transfer *t, bool send, size_t *run) {
     size_t head = sizeof(header);
     if (t->done < head) {
@@ -80,7 +80,7 @@ static bool complete(const transfer *t) {
     return t->done == sizeof(header) + t->expected.bytes;
 }
 
-/* Moves what the channel takes or has; a receive that finds another header than its own is stuck. */
+/* Moves what the channel accepts or contains; a receive that finds a header other than its own is stuck. */
 static bool push(transfer *t, standin_channel *channel, bool send, bool *stuck) {
     uint64_t written = atomic_load_explicit(&channel->written, memory_order_acquire);
     uint64_t read = atomic_load_explicit(&channel->read, memory_order_acquire);
@@ -114,7 +114,7 @@ static bool advance(plan *p, transfer **queue, int from, int to, bool send) {
     return true;
 }
 
-/* False: the communicator was aborted. */
+/* Returns false if the communicator was aborted. */
 static bool move(plan *p) {
     int own = p->comm->rank;
     for (unsigned idle = 0;;) {
@@ -134,13 +134,13 @@ static bool move(plan *p) {
 
 /* ------------------------------------------------------------------------------------------------- calls */
 
-/* A call's memory as ordinary code reaches it, and what it needs besides. */
+/* A call's memory at addresses for ordinary code, and its scratch memory. */
 typedef struct work {
     const standin_call *call;
     char *src, *dst;
     size_t bytes; /* of count elements */
     char *own;    /* the input, pre-multiplied; NULL: it is src */
-    char *parts;  /* inputs of all ranks, where this rank sums */
+    char *parts;  /* inputs of all ranks, if this rank sums */
 } work;
 
 static bool reduces(const standin_call *call) {
@@ -162,7 +162,7 @@ static char *reach(const void *address, size_t bytes) {
     return there;
 }
 
-/* Each input times its rank's factor: pre-multiplied sums, and as in NCCL averages of floats. */
+/* Multiplies each input by its rank's factor: for pre-multiplied sums and, as in NCCL, averages of floats. */
 static void multiply(work *w, int nranks) {
     const standin_call *call = w->call;
     bool average = call->op == TUTTI_NCCL_AVG && is_float(call->type);
@@ -201,7 +201,7 @@ static void plan_collective(plan *p, work *w) {
         case STANDIN_ALL_GATHER:
             add(&p->sends[peer], call, src, w->bytes);
             if (peer != own || src != w->dst + part) add(&p->recvs[peer], call, w->dst + part, w->bytes);
-            else add(&p->recvs[peer], call, w->parts = room(w->bytes), w->bytes); /* in place: it is there */
+            else add(&p->recvs[peer], call, w->parts = room(w->bytes), w->bytes); /* in place: nothing to copy */
             break;
         default: /* broadcast */
             if (call->root == own && peer != own) add(&p->sends[peer], call, src, w->bytes);

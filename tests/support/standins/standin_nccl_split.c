@@ -1,7 +1,7 @@
 /*
- * ncclCommSplit of the stand-in for NCCL: all ranks leave a ticket in the parent's area; the first rank of each
- * colour makes a unique id for it. As in NCCL it is the parent that is in progress meanwhile, and the new
- * communicator appears when that ends.
+ * ncclCommSplit of the stand-in for NCCL: all ranks write a ticket to the parent's area; the first rank of each
+ * colour makes a unique id for it. As in NCCL the parent is in progress meanwhile, and the new communicator appears
+ * when that ends.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ typedef struct splitting {
     standin_split *split;
 } splitting;
 
-/* Where `rank` of the parent comes in its colour's order; with how many there are of it, and which is the first. */
+/* The position of the parent's `rank` in its colour's order; also the number of ranks of the colour, and its first
+ * rank. */
 static int place_in(const splitting *s, int rank, int *count_out, int *first_out) {
     const standin_ticket *tickets = s->split->tickets, *own = &tickets[rank];
     int before = 0;

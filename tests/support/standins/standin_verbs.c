@@ -1,10 +1,11 @@
 /*
- * A stand-in for libtutti_verbs.so: adapters that are there or not, and that reach each other or not, as variables of the
- * process say. Its pipes are Tutti's own over TCP; that they are of "verbs" is all that the library sees.
+ * A stand-in for libtutti_verbs.so: variables of the process define whether adapters exist and reach each other. Its
+ * pipes are Tutti's own over TCP; the library only sees that their transport is "verbs".
  *
- *   STANDIN_VERBS=none         there is no adapter
- *   STANDIN_NETWORK=a          the network of this process's adapter, read whenever a pipe is opened: equal ones reach each other
- *   STANDIN_BROKEN=1           pipes that are in use fail
+ *   STANDIN_VERBS=none         no adapter
+ *   STANDIN_NETWORK=a          the network of this process's adapter, read whenever a pipe is opened: adapters
+ *                              reach each other if their networks are equal
+ *   STANDIN_BROKEN=1           pipes fail in use
  */
 #include <poll.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ static tutti_status check(void) {
     return TUTTI_OK;
 }
 
-/* Both sides say on which network they are. */
+/* Both sides exchange the names of their networks. */
 static tutti_status meet(int socket, tutti_deadline *deadline) {
     const char *network = getenv("STANDIN_NETWORK");
     char ours[NAME_BYTES] = "", theirs[NAME_BYTES];
@@ -43,9 +44,9 @@ static tutti_status meet(int socket, tutti_deadline *deadline) {
     bool good = send(socket, ours, sizeof ours, MSG_NOSIGNAL) == (ssize_t)sizeof ours &&
                 poll(&(struct pollfd){.fd = socket, .events = POLLIN}, 1, host->deadline_left_ms(deadline)) == 1 &&
                 recv(socket, theirs, sizeof theirs, 0) == (ssize_t)sizeof theirs;
-    if (!good) return host->fail(TUTTI_ERR_SYSTEM, "the other side of the stand-in has gone");
+    if (!good) return host->fail(TUTTI_ERR_SYSTEM, "the other side of the stand-in has closed the connection");
     if (memcmp(ours, theirs, sizeof ours) == 0) return TUTTI_OK;
-    return host->fail(TUTTI_ERR_UNSUPPORTED, "no way leads from network '%.15s' to '%.15s'", ours, theirs);
+    return host->fail(TUTTI_ERR_UNSUPPORTED, "network '%.15s' does not reach network '%.15s'", ours, theirs);
 }
 
 static tutti_status copy_state(standin_pipe *pipe) {
@@ -118,7 +119,7 @@ static void close_pipe(tutti_rdma_pipe *rdma) {
 }
 
 static void ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out)) {
-    (void)find; /* all memory will do */
+    (void)find; /* any memory is suitable */
 }
 
 static void forget_memory(void *start) {

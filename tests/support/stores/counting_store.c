@@ -37,7 +37,7 @@ static tutti_status counting_get(void *context, const char *key, void *value, si
     char *marked;
     TUTTI_TRY(tutti_calloc(capacity + sizeof depth, 1, &marked));
     tutti_status status = c->inner.get(c->inner.context, key, marked, capacity + sizeof depth, &bytes, timeout_ms);
-    if (status == TUTTI_OK && bytes < sizeof depth) status = tutti_fail(TUTTI_ERR_DATA, "\"%s\" carries no mark", key);
+    if (status == TUTTI_OK && bytes < sizeof depth) status = tutti_fail(TUTTI_ERR_DATA, "\"%s\" has no mark", key);
     if (status == TUTTI_OK) {
         memcpy(&depth, marked, sizeof depth);
         memcpy(value, marked + sizeof depth, bytes - sizeof depth);

@@ -11,7 +11,7 @@
 
 #include "bootstrap/store/store.h"
 
-/* Tells the port, 0 for a failure, and serves until it is killed. */
+/* Reports the port, 0 for a failure, and serves until it is killed. */
 static void serve(int tell) {
     tutti_store_server *server;
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,8 +1,8 @@
 /*
  * A key-value store in anonymous shared memory: a log of (key, value) records behind one robust mutex.
  *
- * Threads share it as it is, processes because they are forked after its creation. A set of a known key appends a
- * new record; lookups take the last one. Waiting is polling: tests do not need more.
+ * Threads share it directly, processes because they are forked after its creation. A set of a known key appends a new
+ * record; lookups return the last one. Waiting is polling, which suffices for tests.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@ typedef struct shared_store {
 } shared_store;
 
 static void lock_store(shared_store *store) {
-    /* A record is complete before `used` grows, so the state that a dead owner leaves is consistent. */
+    /* A record is complete before `used` grows, so a dead owner of the mutex leaves a consistent state. */
     if (pthread_mutex_lock(&store->lock) == EOWNERDEAD) pthread_mutex_consistent(&store->lock);
 }
 
@@ -117,7 +117,7 @@ static tutti_status store_check(void *context, const char *key, int *exists_out)
 tutti_status ranks_store_create(tutti_store *store_out) {
     shared_store *store =
         mmap(NULL, STORE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (store == MAP_FAILED) return tutti_fail(TUTTI_ERR_MEMORY, "no shared memory for the tests' store");
+    if (store == MAP_FAILED) return tutti_fail(TUTTI_ERR_MEMORY, "cannot map shared memory for the tests' store");
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);

@@ -45,7 +45,7 @@ int wire_listen(int *port_out) {
     return listen_at(0, port_out);
 }
 
-/* Where the ports begin that the system gives. */
+/* The first of the ports that the system assigns. */
 static int first_given_port(void) {
     int first = 32768;
     FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");

@@ -17,26 +17,26 @@
 /* A connection to 127.0.0.1:port, or -1. */
 int wire_connect(int port);
 bool wire_send(int fd, const void *data, size_t bytes);
-/* Exactly that many bytes within 20 s. */
+/* Receives exactly that many bytes within 20 s. */
 bool wire_receive(int fd, void *data, size_t bytes);
-/* The peer closes (or resets) the connection within 20 s, whatever it sends before. */
+/* Whether the peer closes (or resets) the connection within 20 s, whatever it sends before. */
 bool wire_closes(int fd);
-/* Nothing to read for that long. */
+/* Whether there is nothing to read for that long. */
 bool wire_silent(int fd, int ms);
 /* Sends and compares the reply. */
 bool wire_talk(int fd, const void *request, size_t bytes, const void *reply, size_t reply_bytes);
 /* Listens on 127.0.0.1; the port is stored. */
 int wire_listen(int *port_out);
-/* A free port of 127.0.0.1, for others to listen at later: not one that the system gives to a socket that connects
- * meanwhile (or to one that tries to connect there before a process listens, and then is connected to itself). -1: no
- * port is free. */
+/* A free port of 127.0.0.1, for another process to listen at later: not one that the system assigns to a socket that
+ * connects meanwhile (or to one that tries to connect there before a process listens, and then is connected to
+ * itself). -1: no port is free. */
 int wire_free_port(void);
 
-/* A store server of ours on 127.0.0.1, for a whole test; stop may be called twice. */
+/* A store server of Tutti on 127.0.0.1, for a whole test; stop may be called twice. */
 extern int wire_port;
 void wire_server_start(void);
 void wire_server_stop(void);
-/* A connection to it that has said VALIDATE, or -1. */
+/* A connection to it that has sent VALIDATE, or -1. */
 int wire_join(void);
 
 #endif

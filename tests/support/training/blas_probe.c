@@ -1,6 +1,6 @@
 /*
- * Prints which kernels the CBLAS of the trainer has taken: "Haswell", and in a second line how it was built. Nothing: it is not
- * OpenBLAS. See with_blas.
+ * Prints which kernels the trainer's CBLAS uses ("Haswell"), and in a second line how it was built. Prints nothing if
+ * the CBLAS is not OpenBLAS. See with_blas.
  */
 #include <cblas.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * Temporary folders and data sets. Failures end the process: nothing can be tested then.
+ * Temporary folders and data sets. A failure ends the process, since nothing can be tested then.
  */
 #include "tests/support/training/files.h"
 

@@ -18,7 +18,7 @@ tutti_compute *training_compute(void) {
     return compute;
 }
 
-/* As LeNet, without what has kinks. */
+/* LeNet without the layers that have kinks. */
 static void fill_smooth(tutti_model_layers *list) {
     tutti_layer conv = {.kind = TUTTI_LAYER_CONV,
                         .name = "conv1",
@@ -85,7 +85,7 @@ const char *training_run_body(const ranks_options *options, ranks_body body, dou
     *count_out = 0;
     if (failure != NULL || text == NULL) {
         free(text);
-        return failure != NULL ? failure : "no metrics were written";
+        return failure != NULL ? failure : "the run wrote no metrics";
     }
     for (char *at = text; (at = strstr(at, "\"loss\":")) != NULL && *count_out < TRAINING_LOSSES; ++*count_out)
         losses_out[*count_out] = strtod(at + strlen("\"loss\":"), &at);

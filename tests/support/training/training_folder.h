@@ -12,7 +12,7 @@ extern char training_folder[FILES_PATH_BYTES];
 void training_folder_make(void);
 void training_folder_remove(void);
 
-/* Runs ranks that are processes on the folder's images; a failure ends the test. Returns how many losses there are. */
+/* Runs ranks that are processes on the folder's images; a failure ends the test. Returns the number of losses. */
 int training_folder_losses(int nranks, training_run *run, double *losses_out);
 
 #endif

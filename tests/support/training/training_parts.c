@@ -1,6 +1,6 @@
 /*
- * Several ranks' training by one: see training_losses_of_parts. Only the model, its kernels and the division of samples are the
- * trainer's; steps, means and where each gradient goes are written here once more.
+ * Several ranks' training on one rank: see training_losses_of_parts. Only the model, its kernels and the division of
+ * samples are the trainer's; steps, means and the place of each gradient are implemented here a second time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct work {
     tutti_data *data[MOST_PARTS];
     float *gradient[MOST_PARAMETERS]; /* of a part, then the mean; in the compute's memory */
     float *of_parts[MOST_PARTS];      /* all parameters' gradients, on the host */
-    size_t count;                     /* elements of them */
+    size_t count;                     /* number of elements */
 } work;
 
 static float *gradient_where(void *context, int parameter) {
@@ -97,7 +97,7 @@ static tutti_status compute_part(work *w, int part, double *loss_out) {
     return compute->kernels->check(compute);
 }
 
-/* The first part's becomes the mean, in the order of parts. */
+/* The first part's gradient becomes the mean, in the order of parts. */
 static void take_mean(work *w) {
     float *mean = w->of_parts[0];
     for (int p = 1; p < w->parts; p++)

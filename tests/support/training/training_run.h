@@ -1,5 +1,5 @@
 /*
- * What training.c and training_parts.c share.
+ * Shared by training.c and training_parts.c.
  */
 #ifndef TUTTI_TESTS_TRAINING_RUN_H
 #define TUTTI_TESTS_TRAINING_RUN_H
@@ -8,7 +8,8 @@
 #include "ddp/trainer/train.h"
 #include "tests/support/training/training.h"
 
-/* Parses the options into `arguments`, which has to live as long as `train`, and opens it; tutti_trainer_fini whatever it returns. */
+/* Parses the options into `arguments`, which must live as long as `train`, and opens it. Call tutti_trainer_fini
+ * whatever it returns. */
 tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_arguments *arguments, tutti_trainer *train);
 
 /* Runs the body, whose argument is a training_run, and reads the losses that its rank 0 leaves in the metrics. */

@@ -1,8 +1,8 @@
-"""The same program on gloo and on the backend under test, in the same ranks, with the same inputs.
+"""Runs the same program on gloo and on the backend under test, in the same ranks, with the same inputs.
 
-A program is a function of a group that returns tensors (in lists, tuples, dicts) or plain values. What moves, and all
-integers, have to be equal bit for bit; sums of floats have to be close. Where gloo raises, the backend may do better, and
-a reference says what is right. All differences are gathered, so that one run shows them all.
+A program is a function of a group that returns tensors (in lists, tuples, dicts) or plain values. Moved data and all
+integers must be equal bit for bit; sums of floats must be close. Where gloo raises, the backend may succeed, and a
+reference defines the result. All differences are collected, so that one run shows them all.
 """
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ CLOSE = {  # relative and absolute
 
 
 class Raised:
-    """A program that raised, and what."""
+    """A program that raised, with its exception."""
 
     def __init__(self, error):
         self.error = error
@@ -38,7 +38,7 @@ def raw(tensor):
 
 
 def difference(ours, theirs, exact):
-    """None, or where two results differ."""
+    """None, or the place where two results differ."""
     if isinstance(theirs, torch.Tensor):
         if not isinstance(ours, torch.Tensor) or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             return "%s instead of %s" % (describe(ours), describe(theirs))
@@ -78,7 +78,7 @@ def show(tensor):
 
 
 class Check:
-    """Has the group under test, `ours`, and one of gloo's, `gloo`, of the same ranks."""
+    """Has the group under test, `ours`, and a gloo group of the same ranks, `gloo`."""
 
     def __init__(self, context):
         self.context, self.rank, self.size = context, context.rank, context.size
@@ -88,7 +88,7 @@ class Check:
         self.found, self.better, self.cells = [], [], 0
 
     def same(self, label, program, exact=True, reference=None, may_raise=False):
-        """`reference`: what is right, compared with ours whether or not gloo can. `may_raise`: ours may refuse."""
+        """`reference`: the correct result, compared with ours even if gloo fails. `may_raise`: ours may refuse."""
         theirs = attempt(program, self.gloo)
         ours = attempt(program, self.ours)
         self.cells += 1
@@ -109,7 +109,7 @@ class Check:
                 self.found.append("%s: %s" % (label, found))
 
     def ours_only(self, label, program, reference, exact=True):
-        """For what gloo cannot, and would hang or crash at."""
+        """For operations with which gloo would hang or crash."""
         ours = attempt(program, self.ours)
         self.cells += 1
         found = repr(ours) if isinstance(ours, Raised) else difference(ours, reference, exact)
@@ -123,7 +123,7 @@ class Check:
 
 
 def run(size, body, *arguments, **named):
-    """body(check, *arguments) on `size` ranks; returns per rank how many cells were compared, and where gloo raised."""
+    """body(check, *arguments) on `size` ranks; returns per rank the number of cells compared, and where gloo raised."""
 
     def on_rank(context):
         check = Check(context)
@@ -134,7 +134,7 @@ def run(size, body, *arguments, **named):
 
 
 def twice(size, body, *arguments, exact=False, **named):
-    """The results of a body that runs in a world of gloo, and once more in a world of ours, have to agree."""
+    """The results of a body in a world of gloo and in a world of ours must agree."""
     theirs = ranks.run(size, body, *arguments, backend="gloo", **named)
     ours = ranks.run(size, body, *arguments, **named)
     for rank, (one, two) in enumerate(zip(ours, theirs)):

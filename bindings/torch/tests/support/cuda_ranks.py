@@ -1,4 +1,4 @@
-"""What tests of CUDA tensors on the stand-in (gpu.py) share: ranks, tensors, and how a rank ends."""
+"""Shared by tests of CUDA tensors on the stand-in (gpu.py): ranks, tensors, and the end of a rank."""
 import datetime
 import unittest
 
@@ -47,8 +47,8 @@ def raises(kind, words, call):
 
 
 def end(context, body, *arguments):
-    """A group is ended, which waits for what is in streams and for sends that nobody has kept: who just exits has died for
-    those who still need him."""
+    """Destroys the group, which waits for work in streams and for sends whose work was dropped: a rank that only
+    exits is dead for the ranks that still need it."""
     body(context, *arguments)
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,9 +1,9 @@
 """CUDA tensors without a GPU: builds and loads standin_gpu.cpp for the PyTorch that runs the tests.
 
-Its "GPUs" are those of Tutti's stand-in for CUDA, which TUTTI_CUDA_MODULE names. Results on it say that calls, streams and
-events come in the right order and that the values are right; nothing of speed, nor of what a GPU itself does.
+Its "GPUs" are those of Tutti's stand-in for CUDA, which TUTTI_CUDA_MODULE names. Results on it show that calls,
+streams and events have the right order and that values are right, but nothing about speed or about a real GPU.
 
-Load it before ranks are forked; `begin` is for each rank, before its group is made.
+Load it before ranks are forked; each rank calls `begin` before its group is made.
 """
 import hashlib
 import os
@@ -29,7 +29,7 @@ def _command(compiler, library):
 
     torch_folder, package = os.path.dirname(torch.__file__), os.path.dirname(torch_tutti._C.__file__)
     include = os.path.join(torch_folder, "include")
-    # The name is that of PyTorch's own library, in which older versions look for a stream's handle.
+    # The name is that of PyTorch's own library, where older versions look for a stream's handle.
     return [compiler, "-std=c++%d" % pytorch_facts.standard(torch_folder), "-O0", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
             "-Wl,-soname,libc10_cuda.so", "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch._C._GLIBCXX_USE_CXX11_ABI, "-isystem", include,
             "-isystem", os.path.join(include, "torch", "csrc", "api", "include"), "-I", ROOT, "-I", os.path.join(ROOT, "include"), SOURCE,
@@ -37,7 +37,7 @@ def _command(compiler, library):
 
 
 def _version():
-    """Of what the library is made of: one that was built before is as good if nothing of that has changed."""
+    """A hash of the library's sources: an earlier build can be reused if none of them has changed."""
     made_of = hashlib.sha256(torch.__version__.encode())
     for path in (SOURCE, os.path.join(ROOT, "kernels", "device.h"), os.path.join(ROOT, "include", "tutti", "tutti.h")):
         with open(path, "rb") as file:
@@ -46,14 +46,14 @@ def _version():
 
 
 def load():
-    """Skips the tests where it cannot be."""
+    """Skips the tests if it is not possible."""
     if "TUTTI_CUDA_MODULE" not in os.environ:
         raise unittest.SkipTest("TUTTI_CUDA_MODULE does not name the stand-in for CUDA (libstandin_cuda.so of Tutti's build)")
     if torch.version.cuda is not None:
         raise unittest.SkipTest("this PyTorch has CUDA of its own")
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        raise unittest.SkipTest("no C++ compiler to build the stand-in with")
+        raise unittest.SkipTest("no C++ compiler to build the stand-in")
     version = _version()
     kept = os.environ.get("TUTTI_TEST_BUILD")
     folder = kept or tempfile.mkdtemp(prefix="standin-gpu-")
@@ -73,12 +73,12 @@ def load():
 
 
 def begin(index, gpus=2, ids=None, delay_us=0, nccl=None):
-    """This rank works on cuda:index, of so many; those with equal ids are one and the same."""
+    """This rank works on cuda:index; GPUs with equal ids are the same GPU."""
     os.environ.update(STANDIN_GPUS=str(gpus), STANDIN_DELAY_US=str(delay_us))
     if ids:
         os.environ["STANDIN_IDS"] = ids
     os.environ["TUTTI_NCCL_LIBRARY"] = nccl or "/nowhere/libnccl.so"
-    torch.cuda._lazy_init = lambda: None  # PyTorch without CUDA refuses there, before it asks anybody
+    torch.cuda._lazy_init = lambda: None  # PyTorch without CUDA refuses there, before it calls the stand-in
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     ops.use_gpu(index)
 
@@ -88,6 +88,6 @@ def device(index):
 
 
 def put(tensor, index, gaps=False):
-    """A copy on that GPU; with gaps between its elements, or in order."""
+    """A copy on that GPU, with gaps between its elements, or contiguous."""
     strides = [2 * stride for stride in tensor.contiguous().stride()] if gaps else tensor.contiguous().stride()
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=device(index)).copy_(tensor)

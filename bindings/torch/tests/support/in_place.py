@@ -1,4 +1,4 @@
-"""Groups that PyTorch takes for gloo's and that torch_tutti has made, for PyTorch's own tests: the package's feature."""
+"""Makes groups with torch_tutti that PyTorch treats as gloo's, for PyTorch's own tests, by the package's feature."""
 
 
 def take_the_place_of_gloo():

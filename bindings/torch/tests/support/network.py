@@ -1,7 +1,7 @@
-"""Two hosts on this machine: network namespaces that one cable joins, each with a host name of its own.
+"""Two hosts on this machine: network namespaces joined by one cable, each with its own host name.
 
-A namespace lives as long as the process that holds it, so nothing is left behind when the test's process ends. Root is
-needed, or a user namespace in which we are (tests/support/with_hosts makes one).
+A namespace lives as long as the process that holds it, so nothing remains after the test's process. Needs root, or a
+user namespace (tests/support/with_hosts makes one).
 """
 import ctypes
 import os
@@ -23,11 +23,11 @@ def die_with_parent():
 def call(command):
     done = subprocess.run(command, env=dict(os.environ, PATH=PATH), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False)
     if done.returncode != 0:
-        raise unittest.SkipTest("no network namespaces for us: %s: %s" % (" ".join(command), done.stdout.strip()))
+        raise unittest.SkipTest("cannot make network namespaces: %s: %s" % (" ".join(command), done.stdout.strip()))
 
 
 class Host:
-    """Leaves nothing behind after close, not even if it could be made in part only."""
+    """close() removes everything, even if only a part could be made."""
 
     def __init__(self, number):
         self.name, self.address = "tutti-host-%d" % number, "10.78.0.%d" % (number + 1)
@@ -36,10 +36,10 @@ class Host:
         said = self.holder.stdout.readline().strip()
         if said != "ready":
             self.close()
-            raise unittest.SkipTest("no network namespaces for us: " + said)
+            raise unittest.SkipTest("cannot make network namespaces: " + said)
 
     def enter(self, *command):
-        """The command that runs `command` there."""
+        """The command that runs `command` on this host."""
         return [shutil.which("nsenter", path=PATH), "--net", "--uts", "--target", str(self.holder.pid), *command]
 
     def close(self):
@@ -49,10 +49,10 @@ class Host:
 
 
 def two_hosts():
-    """Joined; raises SkipTest, with the reason, where that is not permitted."""
+    """Makes two joined hosts; raises SkipTest, with the reason, if that is not permitted."""
     missing = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
     if missing:
-        raise unittest.SkipTest("%s is not there (iproute2, util-linux)" % ", ".join(missing))
+        raise unittest.SkipTest("%s is not installed (iproute2, util-linux)" % ", ".join(missing))
     hosts = []
     try:
         hosts += [Host(0)]

@@ -1,4 +1,4 @@
-"""What a rank of test_hosts.py does, started by torchrun: each part writes what it found into FOLDER/PART.RANK.
+"""A rank of test_hosts.py, started by torchrun: each part writes its results to FOLDER/PART.RANK.
 
     python -m support.on_hosts FOLDER
 """
@@ -15,18 +15,18 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from support import ranks
 
-COUNTS = (1, 5, 300001)  # of elements: a message that rides along, and one that takes the long way
+COUNTS = (1, 5, 300001)  # numbers of elements: an eager message, and a long one
 VICTIM = 3
 STEPS, ITEMS = 4, 6
 
 
 def pattern(rank, count, step=1):
-    """Small whole numbers: their sums are exact."""
+    """Small integers, whose sums are exact."""
     return torch.arange(count, dtype=torch.float64) * step % 17 + 100 * rank
 
 
 def gathered(me, size, count):
-    """Collectives that end with what all ranks have."""
+    """Collectives that gather or move all ranks' data."""
     everyone = [pattern(rank, count) for rank in range(size)]
     parts = [torch.empty(count, dtype=torch.float64) for _ in range(size)]
     dist.all_gather(parts, pattern(me, count))
@@ -71,7 +71,7 @@ def reduced(me, size, count):
 
 
 def exchanged(me, size, count):
-    """Each pair of ranks has data of its own."""
+    """Each pair of ranks has its own data."""
     parts = [pattern(me, count, step) for step in range(1, size + 1)]
     expected = [pattern(rank, count, me + 1) for rank in range(size)]
     values = [torch.empty(count, dtype=torch.float64) for _ in range(size)]
@@ -80,7 +80,7 @@ def exchanged(me, size, count):
     values = torch.empty(size * count, dtype=torch.float64)
     dist.all_to_all_single(values, torch.cat(parts))
     yield "all_to_all_single", values, torch.cat(expected)
-    splits = [count + rank for rank in range(size)]  # for rank r, r more
+    splits = [count + rank for rank in range(size)]  # r more for rank r
     values = torch.empty(size * (count + me), dtype=torch.float64)
     dist.all_to_all_single(values, torch.cat([pattern(me, split) for split in splits]), [count + me] * size, splits)
     yield "all_to_all_single with splits", values, torch.cat([pattern(rank, count + me) for rank in range(size)])
@@ -145,7 +145,7 @@ def net():
 
 
 def ddp():
-    """Training by all ranks gives what one process gets from whole batches."""
+    """Training by all ranks has the results of one process with whole batches."""
     me, alone, together = dist.get_rank(), net(), net()
     train(alone, slice(None))
     train(DDP(together, bucket_cap_mb=0.02), slice(me * ITEMS, (me + 1) * ITEMS))
@@ -156,7 +156,7 @@ def ddp():
 
 
 def layout():
-    """What the ranks have found of their hosts; and RDMA, which these have not."""
+    """What the ranks know of their hosts; and RDMA, which these hosts lack."""
     from torch_tutti import env  # pylint: disable=import-outside-toplevel
 
     try:
@@ -172,10 +172,10 @@ def note(folder, name, text=""):
 
 
 def death(folder):
-    """One rank is killed while all sum, and none is still in the call before. Its process id is for the others, who should name
-    it, within some time since its end: all ranks have one clock.
+    """One rank is killed while all sum, and none is still in the previous call. It writes its process id for the
+    others, which should name it, within some time since its end: all ranks have one clock.
 
-    torchrun looks every 2 s and then ends the ranks beside the dead one: they first report, too.
+    torchrun polls every 2 s and then ends the ranks beside the dead one: these report first, too.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pids = [None] * dist.get_world_size()
@@ -195,7 +195,7 @@ def death(folder):
         told = time.monotonic()
         with open(os.path.join(folder, "struck"), encoding="utf-8") as file:
             return "%g\n%d\n%s" % (told - float(file.read()), pids[VICTIM], error)
-    raise AssertionError("nobody told us")
+    raise AssertionError("no error reported")
 
 
 def main(folder):
@@ -206,7 +206,7 @@ def main(folder):
         except Exception:  # pylint: disable=broad-except
             text = traceback.format_exc()
         note(folder, "%s.%d" % (part.__name__, dist.get_rank()), text)
-    sys.exit(1)  # a job of which a rank has died
+    sys.exit(1)  # a job with a dead rank
 
 
 if __name__ == "__main__":

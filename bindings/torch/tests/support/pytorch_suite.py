@@ -1,12 +1,12 @@
-"""One worker of run_pytorch_suite: PyTorch's own tests of torch.distributed, as they are in the installed PyTorch.
+"""One worker of run_pytorch_suite: runs PyTorch's own tests of torch.distributed from the installed PyTorch.
 
-Does what upstream's test/distributed/test_distributed_spawn.py does, with one difference: the ranks of a test are forked
-from this process, which has PyTorch loaded already, instead of being spawned; that saves 2 s per test. They still end
-as Python programs end, interpreter exit included. TUTTI_SUITE_SPAWN=1 spawns them as upstream does.
+Does what upstream's test/distributed/test_distributed_spawn.py does, with one difference: the ranks of a test are
+forked from this process, which has PyTorch loaded already, instead of being spawned; that saves 2 s per test. They
+still end like Python programs, interpreter exit included. TUTTI_SUITE_SPAWN=1 spawns them as upstream does.
 
 Arguments: folder for logs, then names of tests (none: print all names). Results go to stdout, one JSON object per line.
 Environment: BACKEND, WORLD_SIZE, TUTTI_SUITE_TIMEOUT (seconds per test), TUTTI_SUITE_IN_PLACE=1 (BACKEND is "gloo", but
-every group is made by torch_tutti). Nothing here runs operators of PyTorch: a fork would not take their threads along.
+every group is made by torch_tutti). Nothing here runs operators of PyTorch: a fork would lose their threads.
 """
 import faulthandler
 import gc
@@ -24,14 +24,14 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 os.environ.setdefault("PYTORCH_PRINT_REPRO_ON_FAILURE", "0")
-os.environ.setdefault("TEMP_DIR", "/nonexistent")  # the suite wants it at import; each test makes its own
+os.environ.setdefault("TEMP_DIR", "/nonexistent")  # the suite needs it at import; each test makes its own
 
 import torch
 from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed import distributed_test
 import in_place
 
-KILL_AFTER_S = 5  # for ranks that do not end when a test is over
+KILL_AFTER_S = 5  # limit for ranks that do not end when a test is over
 LOG_TAIL = 6000   # characters of the ranks' output kept with a failure
 
 if os.environ.get("TUTTI_SUITE_IN_PLACE"):
@@ -46,7 +46,7 @@ if "TUTTI_SUITE_TIMEOUT" in os.environ:
 
 
 class RankEnds(KeyboardInterrupt):
-    """Leaves a forked rank through everything that stands on its stack; unittest lets KeyboardInterrupt pass."""
+    """Ends a forked rank by unwinding its whole stack; unittest lets KeyboardInterrupt pass."""
 
     def __init__(self, code):
         super().__init__()
@@ -54,7 +54,7 @@ class RankEnds(KeyboardInterrupt):
 
 
 class ForkPopen(multiprocessing.popen_fork.Popen):
-    """Forks; the child comes back to the end of this program, to leave as any other Python program."""
+    """Forks; the child returns to the end of this program, to exit like any other Python program."""
 
     def _launch(self, process_obj):
         parent_read, child_write = os.pipe()
@@ -63,7 +63,7 @@ class ForkPopen(multiprocessing.popen_fork.Popen):
         if self.pid == 0:
             os.close(parent_read)
             os.close(parent_write)
-            # This process's own folder: not for a rank to remove.
+            # This process's own folder: a rank must not remove it.
             common_distributed.tmp_dir._finalizer.detach()
             raise RankEnds(process_obj._bootstrap(parent_sentinel=child_read))
         os.close(child_write)
@@ -99,7 +99,7 @@ class TestDistBackendWithSpawn(distributed_test.TestDistBackend, distributed_tes
 
 
 class Reporter(unittest.TestResult):
-    """Writes what became of each test; what its ranks print goes to a log of its own."""
+    """Writes the result of each test; the output of its ranks goes to a log of its own."""
 
     def __init__(self, out, folder):
         super().__init__()
@@ -121,7 +121,7 @@ class Reporter(unittest.TestResult):
 
     def stopTest(self, test):
         if os.getpid() != self.process:
-            return  # a rank, on its way out
+            return  # a rank that exits
         super().stopTest(test)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -165,7 +165,7 @@ def main():
     faulthandler.enable()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     gc.collect()
-    gc.freeze()  # what is loaded now is not looked through when a rank ends
+    gc.freeze()  # the garbage collector skips everything loaded so far when a rank ends
     suite = unittest.TestSuite(TestDistBackendWithSpawn(name) for name in names)
     try:
         suite.run(Reporter(out, folder))

@@ -1,8 +1,8 @@
 """Runs a function on n ranks, which are forked from the test's process, and gathers their results.
 
-The test's process has PyTorch loaded but never runs its operators, so that forks lose no threads; a rank starts within
-milliseconds. The first failure is reported, with the others' state; then, or after the time limit, all are ended with
-everything that they have started. Nobody is left behind, even if the test's process is killed.
+The test's process has PyTorch loaded but never runs its operators, so that forks lose no threads; a rank starts
+within milliseconds. The first failure is reported, with the others' state; then, or after the time limit, all are
+ended with everything that they have started. No process remains, even if the test's process is killed.
 """
 import ctypes
 import datetime
@@ -24,18 +24,18 @@ import torch
 import torch.distributed as dist
 
 HAVE_TUTTI = importlib.util.find_spec("torch_tutti") is not None
-# What is tested. With gloo, the tests test themselves.
+# The backend under test. With gloo, the tests test themselves.
 BACKEND = os.environ.get("TUTTI_TEST_BACKEND") or ("tutti" if HAVE_TUTTI else "gloo")
 IS_TUTTI = BACKEND != "gloo"
 if IS_TUTTI:
     import torch_tutti
 OLD = not hasattr(torch, "_import_device_backends")  # PyTorch 2.4
-# First line of programs that tests start: there, "tutti" is known only after this import.
+# First line of programs that tests start: in old versions "tutti" is known only after this import.
 IMPORT = "import torch_tutti\n" if IS_TUTTI and OLD else ""
 
 TIMEOUT_S = 60       # for all ranks together
-CALL_TIMEOUT_S = 30  # for one operation: below the above, so that its error is seen
-LAST_WORDS_S = 3     # for the others, once one has failed
+CALL_TIMEOUT_S = 30  # for one operation: less than the above, so that its error is seen
+LAST_WORDS_S = 3     # for the others, after one has failed
 MOST_TEXT = 4000     # characters of an error
 PR_SET_PDEATHSIG = 1
 
@@ -48,7 +48,7 @@ class RanksFailed(AssertionError):
 
 
 class Context:
-    """What a body gets: its rank, how many there are, a folder that all share, and ways to start a group."""
+    """The argument of a body: its rank, the number of ranks, a folder that all share, and ways to start a group."""
 
     def __init__(self, rank, size, folder):
         self.rank, self.size, self.folder = rank, size, folder
@@ -64,7 +64,7 @@ class Context:
             self.meet(store, timeout_s)
 
     def meet(self, store, timeout_s):
-        """Gloo's ranks fail to connect to one that has connected itself and ended."""
+        """Gloo's ranks fail to connect to a rank that has finished connecting and ended."""
         end = time.monotonic() + timeout_s
         there = store.add("ranks that have begun", 1)
         while there < self.size and time.monotonic() < end:
@@ -94,7 +94,7 @@ class Rank:
 
     def kill(self):
         try:
-            os.killpg(self.pid, signal.SIGKILL)  # also what it has started
+            os.killpg(self.pid, signal.SIGKILL)  # also the processes that it has started
         except ProcessLookupError:
             pass
 
@@ -113,7 +113,7 @@ class Rank:
 
 
 def can_destroy():
-    """In PyTorch 2.4 gloo's end hangs now and then: it waits for threads of its own that want the GIL."""
+    """In PyTorch 2.4 gloo's end sometimes hangs: it waits for its own threads, which need the GIL."""
     return not OLD or not any("gloo" in str(names) for names, _ in dist.distributed_c10d._world.pg_map.values())
 
 
@@ -131,7 +131,7 @@ def be_rank(body, context, arguments, writer, log, init, backend):
         faulthandler.register(signal.SIGUSR1, file=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         torch.manual_seed(17 + context.rank)
-        # Where PyTorch's flight recorder writes what it knows when a group fails.
+        # Where PyTorch's flight recorder writes its dump when a group fails.
         os.environ["TORCH_FR_DUMP_TEMP_FILE"] = os.path.join(context.folder, "trace_rank_")
         try:
             if init:
@@ -203,7 +203,7 @@ def gather(ranks, timeout, victims):
         if not ready and time.monotonic() >= deadline:
             late = not failed
             for key in waiting.get_map().values():
-                os.kill(ranks[key.data].pid, signal.SIGUSR1)  # say where you are
+                os.kill(ranks[key.data].pid, signal.SIGUSR1)  # print the stacks
             time.sleep(0.3)
             break
     return failed, late

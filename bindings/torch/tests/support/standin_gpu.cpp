@@ -1,14 +1,14 @@
 /*
- * libstandin_gpu.so: CUDA tensors for a PyTorch without CUDA, for tests. Memory, streams and events are those of Tutti's own
- * stand-in for CUDA (tests/support/standins/standin_cuda.c, which TUTTI_CUDA_MODULE names); this gives them to PyTorch
- * as its CUDA code would: a device guard, an allocator, kernels that copy and fill in streams. All else is computed by
- * the CPU's kernels, of copies.
+ * libstandin_gpu.so: CUDA tensors for a PyTorch without CUDA, for tests. Memory, streams and events are those of
+ * Tutti's own stand-in for CUDA (tests/support/standins/standin_cuda.c, which TUTTI_CUDA_MODULE names); this gives them to
+ * PyTorch as its CUDA code would: a device guard, an allocator, kernels that copy and fill in streams. Everything
+ * else is computed by the CPU's kernels on copies.
  *
  * The allocator is as unkind as PyTorch's may be: freed memory is reused at once in the stream that it came from
- * (its bytes are overwritten there), unless the allocator was told of other streams that use it.
+ * (its bytes are overwritten there), unless the allocator knows of other streams that use it (recordStream).
  *
- * Nothing is touched before a tensor is made, so that a process can load this and fork. All of it is one file, which gpu.py
- * compiles with one command.
+ * Nothing is initialised before a tensor is made, so that a process can load this and fork. It is one file, which
+ * gpu.py compiles with one command.
  */
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/EmptyTensor.h>
@@ -57,12 +57,12 @@ const tutti_device &table() {
     return *opened;
 }
 
-/* What the stand-in exports for stand-ins of other libraries. */
+/* Functions that the stand-in exports for stand-ins of other libraries. */
 template <typename Function> Function of_standin(const char *name) {
     table();
     void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
     void *found = module != nullptr ? dlsym(module, name) : nullptr;
-    TORCH_CHECK(found != nullptr, "TUTTI_CUDA_MODULE is not the stand-in: it has no ", name);
+    TORCH_CHECK(found != nullptr, "TUTTI_CUDA_MODULE is not the stand-in: it lacks ", name);
     return reinterpret_cast<Function>(found);
 }
 
@@ -70,7 +70,7 @@ template <typename Function> Function of_standin(const char *name) {
 
 thread_local std::array<int64_t, most_gpus> current_streams{};
 
-/* Makes a GPU the thread's, for as long as it lives. */
+/* Makes a GPU the thread's current one, for as long as the object lives. */
 struct On {
     explicit On(DeviceIndex index) {
         check(table().current(&before));
@@ -158,7 +158,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         current_streams[stream.device_index()] = stream.id();
         return before;
     }
-    void *getStreamNativeHandle(const Stream stream) const { /* overrides where PyTorch has it */
+    void *getStreamNativeHandle(const Stream stream) const { /* overrides if PyTorch has it */
         return handle(stream);
     }
     void record(void **event, const Stream &stream, const DeviceIndex, const c10::EventFlag) const override {
@@ -206,7 +206,7 @@ struct Block {
 std::atomic<int64_t> recorded{0};
 
 std::mutex captures_lock;
-int captures;                  /* under way */
+int captures;                  /* in progress */
 std::vector<Block *> deferred; /* freed meanwhile, and used in other streams than their own */
 
 void free_block(void *context) {
@@ -215,10 +215,10 @@ void free_block(void *context) {
     if (block->memory == nullptr) return;
     if (!block->users.empty()) {
         std::lock_guard<std::mutex> lock(captures_lock);
-        if (captures > 0) return deferred.push_back(block.release()); /* as PyTorch's allocator: no events now */
+        if (captures > 0) return deferred.push_back(block.release()); /* like PyTorch's allocator: no events now */
     }
     DeviceIndex gpu = block->stream.device_index();
-    Stream next = block->users.empty() ? block->stream : stream_of(gpu, last_stream); /* of the next owner */
+    Stream next = block->users.empty() ? block->stream : stream_of(gpu, last_stream); /* the next owner's */
     if (!block->users.empty()) block->users.push_back(block->stream);
     for (const Stream &user : block->users) {
         void *event = nullptr;
@@ -245,7 +245,7 @@ struct Allocator final : c10::Allocator {
         void *memory = block->memory;
         return {memory, block.release(), free_block, device};
     }
-    c10::DataPtr allocate(size_t bytes) const { /* as PyTorch 2.4 wants it */
+    c10::DataPtr allocate(size_t bytes) const { /* as PyTorch 2.4 requires it */
         return const_cast<Allocator *>(this)->allocate(bytes);
     }
     void copy_data(void *, const void *, size_t) const override {
@@ -280,7 +280,7 @@ at::Tensor as_strided(const at::Tensor &self, at::IntArrayRef sizes, at::IntArra
     return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
-/* The same elements for the CPU, once the stream has come to them. */
+/* A copy of the elements for the CPU, after the stream has reached them. */
 std::function<at::Tensor()> later(const at::Tensor &tensor) {
     static auto reach = of_standin<void *(*)(const void *)>("standin_host_pointer");
     void *at = tensor.numel() > 0 ? tensor.data_ptr() : nullptr;
@@ -340,7 +340,7 @@ void scale_(const at::Tensor &self, double factor) {
     });
 }
 
-/* The thread's current stream from now on; the one before. */
+/* Sets the thread's current stream; returns the previous one. */
 int64_t use_stream(int64_t device, int64_t id) {
     return Guard().exchangeStream(stream_of(static_cast<DeviceIndex>(device), id)).id();
 }
@@ -355,7 +355,7 @@ void use_gpu(int64_t device) {
 
 std::atomic<int64_t> held{0};
 
-/* The thread's current stream goes no further until let_go. */
+/* Blocks the thread's current stream until let_go. */
 void hold(int64_t device) {
     held = 1;
     enqueue(current(Device(c10::kCUDA, static_cast<DeviceIndex>(device))), [] {
@@ -371,7 +371,7 @@ void synchronize(int64_t device) {
     Guard().synchronizeStream(current(Device(c10::kCUDA, static_cast<DeviceIndex>(device))));
 }
 
-/* As if the thread's current stream were being captured into a graph. */
+/* Pretends that the thread's current stream is being captured into a graph. */
 void capture(int64_t device, bool captures) {
     static auto set = of_standin<void (*)(void *, bool)>("standin_capture");
     set(handle(current(Device(c10::kCUDA, static_cast<DeviceIndex>(device)))), captures);
@@ -381,13 +381,13 @@ int64_t times_recorded() {
     return recorded;
 }
 
-/* The number of streams that were drawn from the pool. */
+/* The number of streams that were taken from the pool. */
 int64_t times_drawn() {
     return drawn;
 }
 
-/* A real graph of the stand-in, captured from the thread's current stream in one of CUDA's modes: 0 global, 1 thread-local,
- * 2 relaxed. */
+/* A real graph of the stand-in, captured from the thread's current stream in one of CUDA's modes: 0 global, 1
+ * thread-local, 2 relaxed. */
 void graph_begin(int64_t device, int64_t mode) {
     static auto begin = of_standin<int (*)(void *, int)>("standin_graph_begin");
     std::lock_guard<std::mutex> lock(captures_lock);
@@ -395,7 +395,7 @@ void graph_begin(int64_t device, int64_t mode) {
     captures++;
 }
 
-/* The graph, as a number. It is kept as long as the process. */
+/* The graph, as a number. It is never destroyed. */
 int64_t graph_end(int64_t device) {
     static auto end = of_standin<int (*)(void *, void **)>("standin_graph_end");
     void *graph = nullptr;
@@ -464,7 +464,7 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
 } // namespace
 
-/* What libcuda.so.1 has, where there is a GPU. */
+/* The call of libcuda.so.1 on a machine with a GPU. */
 extern "C" {
 EXPORT int cuStreamIsCapturing(void *stream, int *status_out);
 EXPORT int cuThreadExchangeStreamCaptureMode(int *mode);
@@ -482,7 +482,7 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
 }
 }
 
-/* What PyTorch's CUDA has in libc10_cuda.so; older versions have no other way to a stream's handle. */
+/* The function of PyTorch's libc10_cuda.so; older versions have no other way to get a stream's handle. */
 namespace c10::cuda {
 class EXPORT CUDAStream {
 public:

@@ -1,10 +1,11 @@
 /*
- * The part of Criterion that Tutti's tests use, for machines that have no Criterion: the same tests build and run.
+ * The part of Criterion that Tutti's tests use, for machines without Criterion: the same tests build and run.
  *
- * Each test runs in a process of its own, forked from the runner (runner.c), within its time limit. A failed cr_assert_* ends the
- * test by a jump out of it, so that .fini still runs; a failed cr_expect_* is noted, and the test goes on.
+ * Each test runs in a process of its own, forked from the runner (runner.c), within its time limit. A failed
+ * cr_assert_* ends the test by a jump out of it, so that .fini still runs; a failed cr_expect_* is noted, and the
+ * test goes on.
  *
- * Invariant: what a test means is the same here and with Criterion; only what is printed differs.
+ * Invariant: a test has the same meaning here and with Criterion; only the output differs.
  */
 #ifndef TUTTI_CRITERION_SHIM_H
 #define TUTTI_CRITERION_SHIM_H
@@ -17,12 +18,12 @@
 typedef struct shim_options {
     const char *unused; /* so that a list of options may be empty */
     void (*init)(void), (*fini)(void);
-    double timeout; /* seconds; 0: of the suite, else SHIM_TIMEOUT_S */
+    double timeout; /* seconds; 0: the suite's, else SHIM_TIMEOUT_S */
     bool disabled;
 } shim_options;
 
 typedef struct shim_test {
-    const char *suite, *name; /* name NULL: options of the suite */
+    const char *suite, *name; /* name NULL: options for the suite */
     void (*run)(void);
     const shim_options *options;
     struct shim_test *next; /* in the list that shim_register keeps */
@@ -43,7 +44,7 @@ void shim_register(shim_test *test);
     SHIM_ENTER(suite##_##name, #suite, #name, suite##_##name##_run, __VA_ARGS__)                                       \
     static void suite##_##name##_run(void)
 
-/* ---------------------------------------------------------------------------------------------- what tests say */
+/* ---------------------------------------------------------------------------------------------- what tests call */
 
 typedef struct shim_place {
     const char *file;
@@ -52,7 +53,7 @@ typedef struct shim_place {
     bool fatal;
 } shim_place;
 
-/* The message begins with a blank, so that none is empty. */
+/* The message begins with a blank, so that it is never empty. */
 __attribute__((format(printf, 2, 3))) void shim_failed(const shim_place *place, const char *format, ...);
 __attribute__((format(printf, 1, 2), noreturn)) void shim_skip(const char *format, ...);
 __attribute__((format(printf, 1, 2))) void shim_say(const char *format, ...);

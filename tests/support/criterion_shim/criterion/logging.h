@@ -1,2 +1,2 @@
-/* cr_log_info and its like are in criterion.h here. */
+/* cr_log_info and the other log calls are in criterion.h here. */
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /*
- * In place of kernels/cuda/grid.h: the kernels of kernels/cuda, compiled as C++ and run on the host, block by block and thread
- * by thread, with the very grids that a GPU would get. What is not emulated: that threads run at the same time. Results say
- * nothing of speed, nor of races between threads.
+ * In place of kernels/cuda/grid.h: the kernels of kernels/cuda, compiled as C++ and run on the host, block by block
+ * and thread by thread, with the same grids that a GPU would get. Concurrency is not emulated: results show neither
+ * speed nor races between threads.
  *
  * The threads of a block run one after the other. The first one of each block has a stack of its own: if it comes to a
  * __syncthreads(), so have the others, and they take turns there.
@@ -52,10 +52,10 @@ static inline uint2 make_uint2(unsigned x, unsigned y) {
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 void __syncthreads();
 
-/* Runs a kernel's threads: body(context) once for each. One kernel at a time, whatever thread asks. */
+/* Runs a kernel's threads: body(context) once for each. One kernel at a time, from whichever thread. */
 void emulated_run(dim3 grid, dim3 block, void (*body)(void *context), void *context);
 
-/* ------------------------------------------------------------- arguments, with their addresses made the host's */
+/* ------------------------------------------------------------- arguments, with their addresses made host addresses */
 
 template <typename T> static T reach(T value) {
     return value;
@@ -77,7 +77,7 @@ static inline tutti_softmax_parts reach(tutti_softmax_parts parts) {
     parts.sums = reach(parts.sums), parts.best = reach(parts.best);
     return parts;
 }
-/* Where a kernel has other structures with addresses, their reach() is beside it (kernels.cc). */
+/* For other structures with addresses, reach() is defined beside their kernel (kernels.cc). */
 
 /* ------------------------------------------------------------------------------------------------- launch */
 
