@@ -129,7 +129,7 @@ Test(hosts_rdma, collectives_and_messages_go_by_verbs_where_all_hosts_reach_each
 static tutti_status be_refused(ranks_context *context) {
     static const char *const reasons[] = {[NO_ADAPTER] = "no RDMA adapter",
                                           [FORBIDDEN] = "TUTTI_TRANSPORT does not name it",
-                                          [OTHER_NETWORK] = "no way leads from network"};
+                                          [OTHER_NETWORK] = "does not reach network"};
     const play *p = context->argument;
     tutti_comm *comm;
     char host[64] = "", odd[64];
@@ -214,10 +214,10 @@ static tutti_status connect_anew(ranks_context *context) {
         tutti_comm_destroy(other);
         return tutti_comm_destroy(comm);
     }
-    RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "no way leads from network") != NULL, "'%s': %s",
+    RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "does not reach network") != NULL, "'%s': %s",
                 tutti_status_name(status), status != TUTTI_OK ? tutti_last_error() : "");
     status = send_on(comm, 1 - context->rank, 1 - context->rank);
-    RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "no way leads from network") != NULL, "'%s': %s",
+    RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "does not reach network") != NULL, "'%s': %s",
                 tutti_status_name(status), status != TUTTI_OK ? tutti_last_error() : "");
     return tutti_comm_destroy(comm);
 }
