@@ -22,7 +22,6 @@
 #include "comm/base/cpus.h"
 #include "comm/base/fork.h"
 #include "comm/base/page.h"
-#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/heartbeat_hosts.h"
 #include "comm/init/init.h"
@@ -31,6 +30,7 @@
 #include "comm/net/link.h"
 #include "comm/net/route_log.h"
 #include "comm/p2p/p2p.h"
+#include "comm/queue/queue.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
@@ -43,11 +43,11 @@
 void tutti_comm_free(tutti_comm *comm) {
     tutti_stream_free(comm);
     tutti_queue_destroy(comm);
-    tutti_hosts_free(comm->hosts);
-    tutti_shm_segment_release(comm->segment);
-    free(comm->views);
-    free(comm->factors);
-    free(comm->buffers);
+    tutti_hosts_free(comm->net.hosts);
+    tutti_shm_segment_release(comm->shm.segment);
+    free(comm->shm.views);
+    free(comm->shm.factors);
+    free(comm->shm.buffers);
     free(comm);
 }
 
@@ -62,12 +62,12 @@ static void dismantle(tutti_comm *comm) {
     tutti_queue_close(comm);
     tutti_link_close_all(comm);
     if (comm->page != NULL) {
-        if (comm->hosts == NULL) tutti_slots_delist(comm);
+        if (comm->net.hosts == NULL) tutti_slots_delist(comm);
         tutti_p2p_close(comm);
         tutti_stream_close(comm);
         atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
         tutti_page_wake(comm->page);
-        if (comm->hosts == NULL) tutti_retire_comm(comm);
+        if (comm->net.hosts == NULL) tutti_retire_comm(comm);
         else leave_hosts(comm);
     }
     tutti_comm_release(comm);
@@ -103,9 +103,9 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     snprintf(comm->name, sizeof comm->name, "%s", options != NULL && options->name != NULL ? options->name : name);
     tutti_status status;
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
-    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->views, &comm->views), fail);
-    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->factors, &comm->factors), fail);
-    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->buffers, &comm->buffers), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->shm.views, &comm->shm.views), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->shm.factors, &comm->shm.factors), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->shm.buffers, &comm->shm.buffers), fail);
     TUTTI_TRY_GOTO(status, tutti_select_forced(&comm->forced_row), fail);
     comm->run = tutti_select_and_run;
     TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
@@ -131,19 +131,19 @@ static void equip(tutti_comm *comm) {
 }
 
 tutti_status tutti_create_end(tutti_comm *comm) {
-    if (comm->hosts == NULL) {
+    if (comm->net.hosts == NULL) {
         equip(comm);
     } else {
-        comm->hosts->local->host_ranks = comm->host_ranks;
-        comm->hosts->local->host_cores = comm->host_cores;
-        equip(comm->hosts->local);
-        comm->spins = comm->hosts->local->spins;
+        comm->net.hosts->local->host_ranks = comm->host_ranks;
+        comm->net.hosts->local->host_cores = comm->host_cores;
+        equip(comm->net.hosts->local);
+        comm->spins = comm->net.hosts->local->spins;
     }
     TUTTI_TRY(tutti_p2p_open(comm));
-    if (comm->hosts != NULL) TUTTI_TRY(tutti_heartbeat_watch_hosts(comm));
+    if (comm->net.hosts != NULL) TUTTI_TRY(tutti_heartbeat_watch_hosts(comm));
     tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = comm->connect_timeout_ms};
     /* Only the first ranks of a host report early. */
-    comm->reports_early = (comm->hosts != NULL ? comm->hosts->local : comm)->rank < 2;
+    comm->reports_early = (comm->net.hosts != NULL ? comm->net.hosts->local : comm)->rank < 2;
     tutti_status status = tutti_queue_run(comm, &meeting);
     comm->reports_early = false;
     return status;

@@ -16,11 +16,11 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/api/submit.h"
-#include "comm/queue/queue.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
 #include "comm/net/verbs_only.h"
 #include "comm/p2p/p2p.h"
+#include "comm/queue/queue.h"
 
 #define MOST_NAMED 3 /* hosts in one error */
 
@@ -46,7 +46,7 @@ static tutti_status look_here(const tutti_comm *comm) {
     if ((mask & tutti_verbs_only_bit()) == 0)
         return tutti_fail(TUTTI_ERR_CONFIG, "the transport \"%s\" is not used: %s", tutti_verbs_transport.name,
                           tutti_transport_left_out(&tutti_verbs_transport));
-    if (comm->hosts != NULL && (comm->hosts->listeners[comm->rank].transports & tutti_verbs_only_bit()) == 0)
+    if (comm->net.hosts != NULL && (comm->net.hosts->listeners[comm->rank].transports & tutti_verbs_only_bit()) == 0)
         return tutti_fail(
             TUTTI_ERR_UNSUPPORTED,
             "RDMA was not available when this process created its first communicator, and now it is: start "
@@ -77,7 +77,7 @@ static tutti_status look_at_connections(const tutti_comm *comm) {
 /* ------------------------------------------------------------------------------------------------------- agreeing */
 
 static int host_of(const tutti_comm *comm, int rank) {
-    return comm->hosts != NULL ? comm->hosts->host_of[rank] : 0;
+    return comm->net.hosts != NULL ? comm->net.hosts->host_of[rank] : 0;
 }
 
 /* Whether an earlier rank of that host has failed, too. */
@@ -132,7 +132,7 @@ static tutti_status agree(tutti_comm *comm, tutti_status found, uint64_t signatu
 /* Opens links to the ranks of this rank's rail, as collectives do, and checks them; the result is written to
  * op->dst. */
 static tutti_status connect_and_look(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     tutti_rail rail = {.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->rail};
     bool on_rail = hosts->uniform || hosts->local->rank == 0;
     for (int distance = 1; on_rail && distance < rail.n; distance++) {
@@ -160,12 +160,12 @@ tutti_status tutti_comm_init_rdma(tutti_comm *comm) {
     TUTTI_TRY(tutti_comm_check(comm));
     if (tutti_group_is_open(comm))
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_init_rdma: this thread has a group open; end it first");
-    if (atomic_load_explicit(&comm->has_rdma, memory_order_acquire)) return TUTTI_OK;
+    if (atomic_load_explicit(&comm->net.has_rdma, memory_order_acquire)) return TUTTI_OK;
     TUTTI_TRY(agree(comm, look_here(comm), HAVE_SIGNATURE));
-    if (comm->hosts != NULL) TUTTI_TRY(reach_all(comm));
-    atomic_store_explicit(&comm->has_rdma, true, memory_order_release);
+    if (comm->net.hosts != NULL) TUTTI_TRY(reach_all(comm));
+    atomic_store_explicit(&comm->net.has_rdma, true, memory_order_release);
     if (comm->rank == 0)
         tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": RDMA between its %d hosts; from now on over verbs only",
-                  comm->name, comm->hosts != NULL ? comm->hosts->nhosts : 1);
+                  comm->name, comm->net.hosts != NULL ? comm->net.hosts->nhosts : 1);
     return TUTTI_OK;
 }

@@ -78,7 +78,7 @@ static const row rows[] = {
 
 static bool has_shape(const row *candidate, const tutti_comm *comm) {
     if (candidate->shape == ANY_SHAPE) return true;
-    return candidate->shape == ONE_RANK ? comm->nranks == 1 : comm->hosts != NULL;
+    return candidate->shape == ONE_RANK ? comm->nranks == 1 : comm->net.hosts != NULL;
 }
 
 static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op) {
@@ -87,7 +87,7 @@ static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *o
 }
 
 static const row *choose(const tutti_comm *comm, const tutti_op *op) {
-    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL && fits(&rows[comm->forced_row], comm, op))
+    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->net.hosts == NULL && fits(&rows[comm->forced_row], comm, op))
         return &rows[comm->forced_row];
     const row *first = rows;
     while (!fits(first, comm, op)) first++; /* at least one row fits every operation */
@@ -125,13 +125,13 @@ tutti_status tutti_select_and_run(tutti_comm *comm, tutti_op *op) {
     op->sequence = ++comm->sequence;
     chain_signature(comm, op);
     tutti_wait_state_begin(comm, op);
-    tutti_status status = comm->hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
+    tutti_status status = comm->net.hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
     if (TUTTI_LIKELY(status == TUTTI_OK)) status = choose(comm, op)->run(comm, op);
     if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
     status = tutti_comm_give_up_running(comm, status);
-    if (comm->hosts != NULL) return status;
+    if (comm->net.hosts != NULL) return status;
     tutti_post_spoil(comm, op);
-    if (comm->exposed == op->sequence) tutti_quiesce(comm, op);
+    if (comm->shm.exposed == op->sequence) tutti_quiesce(comm, op);
     return status;
 }
 

@@ -32,8 +32,8 @@ typedef struct ticket {
 static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
     if (options == NULL || options->timeout_ms == 0) comm->timeout_ms = parent->timeout_ms;
     if (options == NULL || options->connect_timeout_ms == 0) comm->connect_timeout_ms = parent->connect_timeout_ms;
-    if (parent->segment != NULL) tutti_shm_segment_retain(parent->segment);
-    comm->segment = parent->segment;
+    if (parent->shm.segment != NULL) tutti_shm_segment_retain(parent->shm.segment);
+    comm->shm.segment = parent->shm.segment;
     comm->host_ranks = parent->host_ranks;
     comm->host_cores = parent->host_cores;
 }
@@ -49,7 +49,7 @@ static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *pa
 }
 
 static int host_of(const tutti_comm *parent, int parent_rank) {
-    return parent->hosts != NULL ? parent->hosts->host_of[parent_rank] : 0;
+    return parent->net.hosts != NULL ? parent->net.hosts->host_of[parent_rank] : 0;
 }
 
 /* Lays the new communicator out over hosts if its members are on several hosts. */
@@ -64,10 +64,10 @@ static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const in
     tutti_status status = tutti_hosts_create(comm, keys);
     free(keys);
     TUTTI_TRY(status);
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *hosts->own_doors, &hosts->own_doors));
     for (int rank = 0; rank < comm->nranks; rank++)
-        hosts->own_doors[rank] = parent->hosts->listeners[parent_ranks[rank]];
+        hosts->own_doors[rank] = parent->net.hosts->listeners[parent_ranks[rank]];
     hosts->listeners = hosts->own_doors;
     return tutti_hierarchical_inherit(comm, parent);
 }
@@ -88,7 +88,7 @@ static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, con
         const int job_rank = parent->members[parent_rank].job_rank;
         comm->members[rank].job_rank = job_rank > 0 ? job_rank : 1 + parent_rank;
     }
-    if (comm->hosts != NULL) tutti_hosts_fill_local(comm);
+    if (comm->net.hosts != NULL) tutti_hosts_fill_local(comm);
     return TUTTI_OK;
 }
 
@@ -217,7 +217,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
 /* ------------------------------------------------------------------------------------------------- group */
 
 static tutti_status wait_and_free(tutti_work *work, tutti_status started) {
-    /* An interrupt breaks the communicator, which ends the message: it may not go on in memory that the caller frees. */
+    /* An interrupt breaks the communicator, which ends the message: it must not use memory that the caller frees. */
     tutti_status status = started == TUTTI_OK ? tutti_work_finish(work) : started;
     tutti_work_free(work);
     return status;

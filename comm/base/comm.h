@@ -222,41 +222,47 @@ struct tutti_comm {
     /* ranks of the host that share its cores, and number of cores; a split communicator inherits both */
     int host_ranks, host_cores;
     size_t chunk_bytes;
+    int forced_row; /* row of the algorithm table set by TUTTI_ALGORITHM; -1: none */
     /* runs an operation in its turn: tutti_select_and_run; called by the queue */
     tutti_status (*run)(tutti_comm *comm, tutti_op *op);
-    int forced_row;            /* row of the algorithm table set by TUTTI_ALGORITHM; -1: none */
-    tutti_member *members;     /* nranks entries */
-    struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
-    /* one reference; set if the communicator was created through a store or split from such a one, else NULL */
-    struct tutti_shm_segment *segment;
+    tutti_member *members; /* nranks entries */
+    tutti_page *page;      /* own: members[rank].page */
     /* for the communicator of one host within one over several hosts: the latter; else NULL */
     tutti_comm *outer;
     const int *shown_ranks; /* if outer is set: the rank numbers that the user sees */
-    tutti_page *page;       /* own: members[rank].page */
     uint64_t sequence;      /* number of collectives started */
     uint64_t finished;      /* all ranks have finished this call and all calls before it, as far as known here */
     uint64_t history;       /* hash of all calls so far, part of the next signature */
-    tutti_store_policy pace;
-    uint64_t splits;      /* communicators split from this one; equal on all ranks */
-    atomic_bool has_rdma; /* tutti_comm_init_rdma has succeeded */
-    bool reports_early;   /* in the barrier that ends its creation: report a stall soon; used by its runner only */
-    tutti_wait_state wait_state; /* of the running collective; used by its runner only */
-    tutti_oversubscribed crowd;  /* used by its runner only */
-    struct tutti_slots *slots;   /* lease; NULL: none; slots.h */
-    atomic_int slots_busy;       /* 1 while a call uses the lease, so that no other communicator takes it */
-    const void **views;          /* scratch of nranks pointers, for algorithms */
-    double *factors;             /* scratch of nranks factors */
-    char **buffers;              /* scratch of nranks pointers */
-    tutti_kept kept[2];          /* released with the page */
-    /* last call in which peers may write into this rank's buffers; quiesce.h */
-    uint64_t exposed;
-    struct tutti_work_queue *queue;        /* queue.h */
-    struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none yet */
-    struct tutti_stream_comm *_Atomic gpu; /* calls on CUDA memory, stream.h; NULL: none yet */
-    struct tutti_stream_seed *seed;        /* for its CUDA engine, taken from the parent's engine; else NULL */
-    atomic_int references;                 /* one for the user, and one for each work and thread that may access it */
-    atomic_bool destroyed;                 /* tutti_comm_destroy was called */
-    struct tutti_comm *next;               /* list of the communicators of this process */
+    uint64_t splits;        /* communicators split from this one; equal on all ranks */
+    bool reports_early;     /* in the barrier that ends its creation: report a stall soon; used by its runner only */
+    tutti_wait_state wait_state;    /* of the running collective; used by its runner only */
+    struct tutti_work_queue *queue; /* queue.h */
+    struct {                        /* comm/shm */
+        /* one reference; set if the communicator was created through a store or split from such a one, else NULL */
+        struct tutti_shm_segment *segment;
+        tutti_store_policy pace;
+        tutti_oversubscribed crowd; /* used by its runner only */
+        struct tutti_slots *slots;  /* lease; NULL: none; slots.h */
+        atomic_int slots_busy;      /* 1 while a call uses the lease, so that no other communicator takes it */
+        const void **views;         /* scratch of nranks pointers, for algorithms */
+        double *factors;            /* scratch of nranks factors */
+        char **buffers;             /* scratch of nranks pointers */
+        tutti_kept kept[2];         /* released with the page */
+        /* last call in which peers may write into this rank's buffers; quiesce.h */
+        uint64_t exposed;
+    } shm;
+    struct {                       /* comm/net */
+        struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
+        struct tutti_links *links; /* to ranks of other hosts, link.c; NULL: none yet */
+        atomic_bool has_rdma;      /* tutti_comm_init_rdma has succeeded */
+    } net;
+    struct {                                       /* comm/gpu */
+        struct tutti_stream_comm *_Atomic streams; /* calls on CUDA memory, stream.h; NULL: none yet */
+        struct tutti_stream_seed *seed;            /* for its CUDA engine, taken from the parent's engine; else NULL */
+    } cuda;
+    atomic_int references;   /* one for the user, and one for each work and thread that may access it */
+    atomic_bool destroyed;   /* tutti_comm_destroy was called */
+    struct tutti_comm *next; /* list of the communicators of this process */
 };
 
 /* The rank number that the user sees. */
@@ -267,7 +273,7 @@ static inline int tutti_comm_shown(const tutti_comm *comm, int rank) {
 /* Sets the id; must be called before any other rank can see the page. */
 void tutti_comm_identify(tutti_comm *comm, uint64_t id);
 
-/* For errors, behind a rank's process: ", rank 5 of the job" where the job's number differs from the one shown, else "". */
+/* For errors, after a rank's process: ", rank 5 of the job" if the job's number differs from the one shown, else "". */
 static inline const char *tutti_comm_job_rank(const tutti_comm *comm, int rank, char text[40]) {
     const int job_rank = comm->members != NULL ? comm->members[rank].job_rank : 0;
     text[0] = '\0';

@@ -99,13 +99,13 @@ static tutti_status compare_with(tutti_comm *comm, int rank) {
 
 /* Returns the number of ranks of this host, and the ranks; *ranks_out is NULL if this host has all ranks. */
 static int own_host(const tutti_comm *comm, const int **ranks_out) {
-    const tutti_host *host = comm->hosts != NULL ? &comm->hosts->all[comm->hosts->host] : NULL;
+    const tutti_host *host = comm->net.hosts != NULL ? &comm->net.hosts->all[comm->net.hosts->host] : NULL;
     *ranks_out = host != NULL ? host->ranks : NULL;
     return host != NULL ? host->nranks : comm->nranks;
 }
 
 tutti_status tutti_call_log_look(tutti_comm *comm) {
-    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_acquire);
     /* An engine with minds_deaths uses calls on host memory, which are compared there. */
     if (gpu == NULL || gpu->engine == NULL || gpu->engine->minds_deaths) return TUTTI_OK;
     const int *ranks;
@@ -153,7 +153,7 @@ const char *tutti_call_log_missing(const tutti_comm *comm, uint64_t number, char
 bool tutti_call_log_defers(const tutti_comm *comm, uint64_t number) {
     const int *ranks;
     int count = own_host(comm, &ranks);
-    if (number == 0 || comm->hosts == NULL) return false;
+    if (number == 0 || comm->net.hosts == NULL) return false;
     for (int i = 0; i < count; i++)
         if (newest_of(comm->members[ranks[i]].page) < number) return false;
     return true;

@@ -33,9 +33,9 @@ tutti_status tutti_stream_check_broken(tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         tutti_broken broken;
         if (rank == comm->rank || !tutti_broken_read(comm, rank, &broken)) continue;
-        bool remote = comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere;
+        bool remote = comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere;
         return tutti_comm_give_up(
-            comm, tutti_broken_adopt(comm, remote ? comm->hosts->told_by : rank, broken.status, broken.text));
+            comm, tutti_broken_adopt(comm, remote ? comm->net.hosts->told_by : rank, broken.status, broken.text));
     }
     return TUTTI_OK;
 }
@@ -81,7 +81,7 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_inflight *track)
 
 /* Returns the first rank that has died or left; -1: none. */
 static int gone_rank(const tutti_comm *comm) {
-    if (comm->hosts != NULL) tutti_heartbeat_read_deaths(comm);
+    if (comm->net.hosts != NULL) tutti_heartbeat_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_member *member = &comm->members[rank];
         if (rank == comm->rank) continue;
@@ -96,7 +96,7 @@ static int gone_rank(const tutti_comm *comm) {
 static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_inflight *track) {
     tutti_comm *comm = gpu->comm;
     char name[160];
-    if (comm->hosts != NULL) tutti_p2p_progress(); /* receives their reports */
+    if (comm->net.hosts != NULL) tutti_p2p_progress(); /* receives their reports */
     TUTTI_TRY(tutti_stream_check_broken(comm));
     int rank = gone_rank(comm);
     int64_t now_ns = tutti_now_ns();
@@ -135,7 +135,7 @@ tutti_status tutti_stream_check(tutti_stream_comm *gpu) {
 /* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1:
  * none. */
 static int dead_rank(const tutti_comm *comm) {
-    if (comm->hosts != NULL) tutti_heartbeat_read_deaths(comm);
+    if (comm->net.hosts != NULL) tutti_heartbeat_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_member *member = &comm->members[rank];
         bool left = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0;

@@ -197,7 +197,7 @@ bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
 /* --------------------------------------------------------------------------------------------- destruction */
 
 void tutti_stream_abandon(tutti_comm *comm) {
-    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_acquire);
     int before = gpu != NULL ? gpu->index : 0;
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before); /* continue on failure: the GPU may have failed */
@@ -234,10 +234,10 @@ static void free_tracks(tutti_stream_comm *gpu) {
 }
 
 void tutti_stream_close(tutti_comm *comm) {
-    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_acquire);
     int before = gpu != NULL ? gpu->index : 0;
-    if (comm->seed != NULL) comm->seed->drop(comm->seed);
-    comm->seed = NULL;
+    if (comm->cuda.seed != NULL) comm->cuda.seed->drop(comm->cuda.seed);
+    comm->cuda.seed = NULL;
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before);
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);

@@ -88,13 +88,13 @@ tutti_status tutti_pointer_place_message(const tutti_message *message, tutti_mem
 /* ---------------------------------------------------------------------------------------------- ranks */
 
 bool tutti_stream_same_device(const tutti_comm *comm, int a, int b) {
-    const tutti_stream_caps *facts = atomic_load_explicit(&comm->gpu, memory_order_relaxed)->facts;
+    const tutti_stream_caps *facts = atomic_load_explicit(&comm->cuda.streams, memory_order_relaxed)->facts;
     return memcmp(facts[a].device_id, facts[b].device_id, sizeof facts[a].device_id) == 0;
 }
 
 bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b) {
-    const tutti_stream_caps *facts = atomic_load_explicit(&comm->gpu, memory_order_relaxed)->facts;
-    bool same_host = comm->hosts == NULL || comm->hosts->host_of[a] == comm->hosts->host_of[b];
+    const tutti_stream_caps *facts = atomic_load_explicit(&comm->cuda.streams, memory_order_relaxed)->facts;
+    bool same_host = comm->net.hosts == NULL || comm->net.hosts->host_of[a] == comm->net.hosts->host_of[b];
     return tutti_stream_same_device(comm, a, b) ||
            (same_host && facts[a].pci[0] != '\0' && strncmp(facts[a].pci, facts[b].pci, sizeof facts[a].pci) == 0);
 }

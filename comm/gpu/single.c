@@ -13,7 +13,7 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
 }
 
 static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
-    const tutti_device *device = comm->gpu->device;
+    const tutti_device *device = comm->cuda.streams->device;
     const tutti_op *op = call->op;
     tutti_span input = tutti_op_input(comm, op, 0), output = tutti_op_output(comm, op, 0);
     if (input.bytes == 0 || !tutti_op_has_output(op, 0)) return TUTTI_OK;

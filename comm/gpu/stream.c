@@ -27,7 +27,7 @@
 
 #define DRAIN_NAP_NS INT64_C(50000)
 
-/* --------------------------------------------------------------------------------------------- comm->gpu */
+/* --------------------------------------------------------------------------------------------- comm->cuda */
 
 tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out) {
     int before = gpu->index;
@@ -76,13 +76,14 @@ tutti_status tutti_stream_event_make(const tutti_stream_comm *gpu, tutti_stream_
 }
 
 tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out) {
-    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire); /* pairs with the release below */
+    tutti_stream_comm *gpu =
+        atomic_load_explicit(&comm->cuda.streams, memory_order_acquire); /* pairs with the release below */
     tutti_status status = TUTTI_OK;
     if (gpu == NULL) {
         tutti_lock(TUTTI_LOCK_GPU_MAKING);
-        gpu = atomic_load_explicit(&comm->gpu, memory_order_relaxed);
+        gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_relaxed);
         if (gpu == NULL) status = gpu_make(comm, index, &gpu);
-        if (status == TUTTI_OK) atomic_store_explicit(&comm->gpu, gpu, memory_order_release);
+        if (status == TUTTI_OK) atomic_store_explicit(&comm->cuda.streams, gpu, memory_order_release);
         tutti_unlock(TUTTI_LOCK_GPU_MAKING);
         TUTTI_TRY(status);
     }
@@ -114,7 +115,7 @@ static void drain(tutti_stream_comm *gpu) {
 }
 
 tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color) {
-    tutti_stream_comm *gpu = atomic_load_explicit(&parent->gpu, memory_order_acquire);
+    tutti_stream_comm *gpu = atomic_load_explicit(&parent->cuda.streams, memory_order_acquire);
     int before;
     if (gpu == NULL || gpu->engine == NULL || gpu->engine->split == NULL) return TUTTI_OK; /* the same on all ranks */
     drain(gpu);
@@ -129,7 +130,7 @@ tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color
 }
 
 void tutti_stream_free(tutti_comm *comm) {
-    gpu_free(atomic_load_explicit(&comm->gpu, memory_order_acquire));
+    gpu_free(atomic_load_explicit(&comm->cuda.streams, memory_order_acquire));
 }
 
 /* ----------------------------------------------------------------------------------------- first collective */
@@ -300,7 +301,7 @@ static void fill_track(tutti_inflight *track, const tutti_stream_engine *engine,
 static void publish(tutti_stream_comm *gpu, const tutti_stream_engine *engine, const tutti_op *op) {
     tutti_call call = tutti_call_of(op);
     tutti_call_log_add(gpu, op);
-    if (gpu->comm->hosts != NULL || engine == &tutti_engine_staged) return;
+    if (gpu->comm->net.hosts != NULL || engine == &tutti_engine_staged) return;
     atomic_store_explicit(&gpu->comm->page->stream_call, tutti_call_pack(&call), memory_order_release);
 }
 

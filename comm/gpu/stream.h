@@ -44,7 +44,7 @@ typedef struct tutti_stream_seed {
     void (*drop)(struct tutti_stream_seed *seed);
 } tutti_stream_seed;
 
-/* CUDA state of a communicator: comm->gpu; NULL until the first call on CUDA memory. */
+/* CUDA state of a communicator: comm->cuda.streams; NULL until the first call on CUDA memory. */
 typedef struct tutti_stream_comm {
     tutti_comm *comm;
     const tutti_device *device;               /* device function table */
@@ -80,8 +80,8 @@ typedef struct tutti_stream_call {
  * An engine: carries out collectives on CUDA memory. All ranks of a communicator use the same engine for all of its
  * calls.
  *
- * "Caller": the thread of the public call. It holds comm->gpu->order, and the communicator's GPU is its current
- * one. "Watcher": the watcher's thread, with any current GPU or none.
+ * "Caller": the thread of the public call. It holds comm->cuda.streams->order, and the communicator's GPU is its
+ * current one. "Watcher": the watcher's thread, with any current GPU or none.
  */
 typedef struct tutti_stream_engine {
     const char *name; /* for TUTTI_ALGORITHM, tutti-info and errors */
@@ -90,7 +90,7 @@ typedef struct tutti_stream_engine {
     /* Fills in what this engine needs to know about every rank, before the exchange. May load a library; must not
      * communicate with a peer; never fails. Caller. NULL: nothing to fill in. */
     void (*tell)(const tutti_comm *comm, tutti_stream_caps *own);
-    /* True if the engine can serve this communicator. Reads nranks, comm->hosts, gpu->facts and other data that is
+    /* True if the engine can serve this communicator. Reads nranks, comm->net.hosts, gpu->facts and other data that is
      * equal on all ranks, so the answer is the same on all ranks. If it cannot and reason_out is not NULL, writes a
      * short reason there. Caller. */
     bool (*fits)(const tutti_comm *comm, char *reason_out, size_t capacity);
@@ -112,8 +112,8 @@ typedef struct tutti_stream_engine {
      * has run. What happens to the capture is up to CUDA. Caller. NULL: it stays usable. */
     bool (*spares)(tutti_comm *comm);
     /* Collective, called when the communicator is split; its streams have passed all calls in flight. Gives the
-     * child a seed (comm->seed) if it can. child NULL: this rank has no child. A failure breaks the parent. Caller.
-     * NULL: nothing to do. */
+     * child a seed (comm->cuda.seed) if it can. child NULL: this rank has no child. A failure breaks the parent.
+     * Caller. NULL: nothing to do. */
     tutti_status (*split)(tutti_comm *parent, tutti_comm *child, int color);
     /* Returns TUTTI_OK, or an error that no call has reported (NCCL's asynchronous errors) with its text; this
      * breaks the communicator. Called about every millisecond while calls are in flight; must not block. Watcher.

@@ -43,7 +43,7 @@ struct tutti_stream_tracks {
 /* Makes the communicator's GPU current on the calling thread; leave restores the previous one. */
 tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out);
 void tutti_stream_leave(const tutti_stream_comm *gpu, int before);
-/* Returns comm->gpu, which is made at the first call. TUTTI_ERR_ARGUMENT if it belongs to another GPU. */
+/* Returns comm->cuda.streams, which is made at the first call. TUTTI_ERR_ARGUMENT if it belongs to another GPU. */
 tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out);
 /* Creates a work for the user; it becomes a part of `whole` if that is not NULL. */
 tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work **work_out);

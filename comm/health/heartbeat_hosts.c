@@ -53,7 +53,7 @@ static void free_proxy(proxy *w) {
 }
 
 static void fill(const tutti_comm *comm, proxy *w) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     const tutti_comm *local = hosts->local;
     for (int i = 0; i < local->nranks; i++)
         if (i != local->rank) w->members[w->nmembers++] = local->members[i];
@@ -69,11 +69,11 @@ static tutti_status make(const tutti_comm *comm, proxy **proxy_out) {
     proxy *w;
     TUTTI_TRY(tutti_calloc(1, sizeof *w, &w));
     w->comm_id = comm->id;
-    if (comm->segment != NULL) tutti_shm_segment_retain(comm->segment);
-    w->segment = comm->segment;
+    if (comm->shm.segment != NULL) tutti_shm_segment_retain(comm->shm.segment);
+    w->segment = comm->shm.segment;
     tutti_status status;
-    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)comm->hosts->local->nranks, sizeof *w->members, &w->members), fail);
-    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)comm->hosts->nhosts, sizeof(tutti_peer *), &w->remote), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)comm->net.hosts->local->nranks, sizeof *w->members, &w->members), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)comm->net.hosts->nhosts, sizeof(tutti_peer *), &w->remote), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)comm->nranks, sizeof(tutti_peer *), &w->processes), fail);
     fill(comm, w);
     *proxy_out = w;
@@ -142,11 +142,11 @@ void tutti_heartbeat_hosts_release(void) {
 
 /* The first process of another host. */
 static tutti_peer *first_of(const tutti_comm *comm, int host) {
-    return comm->members[comm->hosts->all[host].ranks[0]].process;
+    return comm->members[comm->net.hosts->all[host].ranks[0]].process;
 }
 
 tutti_status tutti_heartbeat_watch_hosts(tutti_comm *comm) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     if (hosts->local->rank != 0) return TUTTI_OK;
     release_gone(); /* sends pending goodbyes first: later they would apply to this communicator */
     for (int host = 0; host < hosts->nhosts; host++) {
@@ -163,7 +163,7 @@ tutti_status tutti_heartbeat_watch_hosts(tutti_comm *comm) {
 }
 
 void tutti_heartbeat_leave_hosts(tutti_comm *comm) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     if (!hosts->watches) release_gone(); /* possibly of another rank in this process */
     if (!hosts->watches || take_over(comm)) return;
     for (int host = 0; host < hosts->nhosts; host++)
@@ -171,5 +171,5 @@ void tutti_heartbeat_leave_hosts(tutti_comm *comm) {
 }
 
 void tutti_heartbeat_read_deaths(const tutti_comm *comm) {
-    tutti_heartbeat_read(comm->hosts->local->members[0].process);
+    tutti_heartbeat_read(comm->net.hosts->local->members[0].process);
 }

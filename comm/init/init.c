@@ -117,9 +117,9 @@ static tutti_status lay_out(meeting *m) {
     tutti_status status = tutti_hosts_create(m->comm, keys);
     free(keys);
     TUTTI_TRY(status);
-    m->local = m->comm->hosts->local;
+    m->local = m->comm->net.hosts->local;
     tutti_listener_info *listeners = tutti_shm_segment_listeners(m->bootstrap.segment);
-    m->comm->hosts->listeners = listeners;
+    m->comm->net.hosts->listeners = listeners;
     TUTTI_TRY(add_key(m));
     return tutti_listener_open(&listeners[m->comm->rank]);
 }
@@ -129,7 +129,7 @@ static tutti_status enter_far(const meeting *m) {
     const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
     for (int rank = 0; rank < m->comm->nranks; rank++) {
         const tutti_peer_table_rank *there = &tutti_peer_table_ranks(table)[rank];
-        const tutti_listener_info *listener = &m->comm->hosts->listeners[rank];
+        const tutti_listener_info *listener = &m->comm->net.hosts->listeners[rank];
         if (there->host == m->place.host) continue;
         tutti_peer_card card = {.pid = there->pid};
         tutti_peer *process;
@@ -147,7 +147,7 @@ static tutti_status enter_far(const meeting *m) {
 static void move_page(meeting *m, tutti_comm *comm) {
     comm->page = tutti_shm_segment_page(m->bootstrap.segment, m->bootstrap.local_rank);
     tutti_shm_segment_retain(m->bootstrap.segment);
-    comm->segment = m->bootstrap.segment;
+    comm->shm.segment = m->bootstrap.segment;
 }
 
 static tutti_status fill_member(meeting *m) {

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/queue/queue.h"
 #include "comm/net/link.h"
+#include "comm/queue/queue.h"
 #include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
@@ -69,7 +69,7 @@ static tutti_status lay_out(tutti_hosts *hosts, const int *host_keys, int rank, 
 
 tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_out) {
     if (comm == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_get: NULL argument");
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     if (hosts == NULL)
         *details_out =
             (tutti_comm_details){.local_rank = comm->rank, .local_size = comm->nranks, .host = 0, .hosts = 1};
@@ -86,7 +86,7 @@ tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_
 /* ------------------------------------------------------------------------------------------------ local */
 
 static tutti_status make_local(tutti_comm *comm) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     const tutti_host *own = &hosts->all[hosts->host];
     tutti_comm *local;
     size_t n = (size_t)own->nranks;
@@ -104,9 +104,9 @@ static tutti_status make_local(tutti_comm *comm) {
     local->run = comm->run;
     local->forced_row = comm->forced_row;
     TUTTI_TRY(tutti_calloc(n, sizeof *local->members, &local->members));
-    TUTTI_TRY(tutti_calloc(n, sizeof *local->views, &local->views));
-    TUTTI_TRY(tutti_calloc(n, sizeof *local->factors, &local->factors));
-    TUTTI_TRY(tutti_calloc(n, sizeof *local->buffers, &local->buffers));
+    TUTTI_TRY(tutti_calloc(n, sizeof *local->shm.views, &local->shm.views));
+    TUTTI_TRY(tutti_calloc(n, sizeof *local->shm.factors, &local->shm.factors));
+    TUTTI_TRY(tutti_calloc(n, sizeof *local->shm.buffers, &local->shm.buffers));
     TUTTI_TRY(tutti_queue_create(local));
     local->page = comm->page;
     return TUTTI_OK;
@@ -121,21 +121,21 @@ static void count_membership(tutti_hosts *hosts, int change) {
 }
 
 tutti_status tutti_hosts_create(tutti_comm *comm, const int *host_keys) {
-    TUTTI_TRY(tutti_calloc(1, sizeof *comm->hosts, &comm->hosts));
-    TUTTI_TRY(lay_out(comm->hosts, host_keys, comm->rank, comm->nranks));
-    TUTTI_TRY(tutti_calloc(1, sizeof *comm->hosts->elsewhere, &comm->hosts->elsewhere));
-    atomic_store_explicit(&comm->hosts->elsewhere->comm_id, comm->id, memory_order_relaxed);
+    TUTTI_TRY(tutti_calloc(1, sizeof *comm->net.hosts, &comm->net.hosts));
+    TUTTI_TRY(lay_out(comm->net.hosts, host_keys, comm->rank, comm->nranks));
+    TUTTI_TRY(tutti_calloc(1, sizeof *comm->net.hosts->elsewhere, &comm->net.hosts->elsewhere));
+    atomic_store_explicit(&comm->net.hosts->elsewhere->comm_id, comm->id, memory_order_relaxed);
     TUTTI_TRY(make_local(comm));
-    count_membership(comm->hosts, 1);
+    count_membership(comm->net.hosts, 1);
     return TUTTI_OK;
 }
 
 void tutti_hosts_enter_remote(tutti_comm *comm, int rank, tutti_peer *process) {
-    comm->members[rank] = (tutti_member){.process = process, .page = comm->hosts->elsewhere};
+    comm->members[rank] = (tutti_member){.process = process, .page = comm->net.hosts->elsewhere};
 }
 
 void tutti_hosts_adopt_local(tutti_comm *comm) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     for (int i = 0; i < hosts->local->nranks; i++) {
         tutti_member *member = &comm->members[hosts->all[hosts->host].ranks[i]];
         *member = hosts->local->members[i];
@@ -144,7 +144,7 @@ void tutti_hosts_adopt_local(tutti_comm *comm) {
 }
 
 void tutti_hosts_fill_local(tutti_comm *comm) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     for (int i = 0; i < hosts->local->nranks; i++) {
         hosts->local->members[i] = comm->members[hosts->all[hosts->host].ranks[i]];
         tutti_peer_retain(hosts->local->members[i].process);
@@ -154,11 +154,11 @@ void tutti_hosts_fill_local(tutti_comm *comm) {
 /* ---------------------------------------------------------------------------------------------- leaving */
 
 void tutti_hosts_uncount(tutti_comm *comm) {
-    if (comm->hosts->counted) count_membership(comm->hosts, -1);
+    if (comm->net.hosts->counted) count_membership(comm->net.hosts, -1);
 }
 
 void tutti_hosts_leave(tutti_comm *comm) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     for (int rank = 0; rank < comm->nranks; rank++)
         if (comm->members[rank].process != NULL) tutti_peer_release(comm->members[rank].process);
     free(comm->members);
@@ -198,7 +198,7 @@ void tutti_hosts_free(tutti_hosts *hosts) {
 }
 
 tutti_status tutti_hosts_scratch(tutti_comm *comm, size_t bytes, char **memory_out) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     if (hosts->scratch_bytes < bytes) {
         size_t rounded = LEAST_SCRATCH_BYTES;
         while (rounded < bytes) rounded *= 2;

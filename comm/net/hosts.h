@@ -1,6 +1,6 @@
 /*
  * A communicator over several hosts. The ranks of one host share a communicator (`local`), which works in shared
- * memory; hosts are connected by links (link.h). If there is only one host, comm->hosts is NULL.
+ * memory; hosts are connected by links (link.h). If there is only one host, comm->net.hosts is NULL.
  *
  *        host 0            host 1            host 2
  *       0   2   4         1   3   5         6   7   8        ranks of the communicator

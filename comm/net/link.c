@@ -19,7 +19,7 @@
 static void enlist(tutti_comm *comm, tutti_link *link) {
     if (link->busy) return;
     link->busy = true;
-    comm->links->busy[comm->links->nbusy++] = link;
+    comm->net.links->busy[comm->net.links->nbusy++] = link;
 }
 
 static tutti_status start_send(const tutti_rail *rail, tutti_link *link, const void *src, size_t bytes) {

@@ -39,7 +39,7 @@ const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, s
 /* ------------------------------------------------------------------------------------------------ making */
 
 static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
-    tutti_links *links = comm->links;
+    tutti_links *links = comm->net.links;
     if (links == NULL) {
         TUTTI_TRY(tutti_calloc(1, sizeof *links + 2 * (size_t)comm->nranks * sizeof links->all[0], &links));
         tutti_status status = tutti_calloc(2 * (size_t)comm->nranks, sizeof links->busy[0], &links->busy);
@@ -47,7 +47,7 @@ static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
             free(links);
             return status;
         }
-        comm->links = links;
+        comm->net.links = links;
     }
     *links_out = links;
     return TUTTI_OK;
@@ -71,7 +71,8 @@ static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link *
 
 /* The best transport that both sides support; both compute the same one. */
 static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
-    const tutti_listener_info *own = &comm->hosts->listeners[comm->rank], *other = &comm->hosts->listeners[rank];
+    const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank],
+                              *other = &comm->net.hosts->listeners[rank];
     int common =
         tutti_transport_common(own->transports, other->transports & tutti_verbs_only_mask(process_of(comm, rank)));
     if (common < 0)
@@ -85,7 +86,8 @@ static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t 
 /* The ticket of the connection between this rank and another, and whether this rank connects. */
 static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *ticket,
                                  bool *connects_out) {
-    const tutti_listener_info *own = &comm->hosts->listeners[comm->rank], *other = &comm->hosts->listeners[rank];
+    const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank],
+                              *other = &comm->net.hosts->listeners[rank];
     int order = memcmp(own->process, other->process, sizeof own->process);
     bool connects = order != 0 ? order < 0 : comm->rank < rank;
     const tutti_listener_info *from = connects ? own : other, *to = connects ? other : own;
@@ -104,7 +106,7 @@ static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tu
 
 static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_conn_id *ticket,
                               const tutti_connection *taken) {
-    tutti_listener_info listener = comm->hosts->listeners[link->rank];
+    tutti_listener_info listener = comm->net.hosts->listeners[link->rank];
     /* leaves no other transport to fall back to */
     listener.transports &= tutti_verbs_only_mask(process_of(comm, link->rank));
     return tutti_async_connect_start(&listener, ticket, taken, comm->connect_timeout_ms, &link->attempt);
@@ -126,8 +128,8 @@ static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
 
 tutti_status tutti_link_admit(tutti_comm *comm) {
     uint64_t count = tutti_listener_count();
-    if (comm->hosts == NULL || count == comm->links->door_seen) return TUTTI_OK;
-    comm->links->door_seen = count;
+    if (comm->net.hosts == NULL || count == comm->net.links->door_seen) return TUTTI_OK;
+    comm->net.links->door_seen = count;
     for (int rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank) continue;
         TUTTI_TRY(admit(comm, rank, /* twin */ false));
@@ -157,14 +159,14 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
     char name[128];
     bool connects;
     tutti_conn_id ticket;
-    if (comm->hosts == NULL || comm->hosts->listeners == NULL)
+    if (comm->net.hosts == NULL || comm->net.hosts->listeners == NULL)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no link to rank %d", link->rank);
     tutti_status status = write_ticket(comm, link->rank, link->is_twin, &ticket, &connects);
     if (status == TUTTI_OK && connects && link->attempt == NULL)
         status = open_link(comm, link, &ticket, /* taken */ NULL);
-    comm->links->awaited = link;
+    comm->net.links->awaited = link;
     if (status == TUTTI_OK) status = await_link(comm, link);
-    comm->links->awaited = NULL;
+    comm->net.links->awaited = NULL;
     if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
     return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
                               tutti_link_peer_name(comm, link->rank, name, sizeof name));
@@ -173,8 +175,8 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
 /* Only socket transports have twins, and only if a link has a single socket (multi_socket.h). */
 static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
     const tutti_transport *transport = link->pipe->transport;
-    return tutti_transport_can(transport, TUTTI_TRANSPORT_SOCKETS) && comm->hosts != NULL &&
-           comm->hosts->listeners != NULL;
+    return tutti_transport_can(transport, TUTTI_TRANSPORT_SOCKETS) && comm->net.hosts != NULL &&
+           comm->net.hosts->listeners != NULL;
 }
 
 tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
@@ -189,7 +191,7 @@ tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
 }
 
 const tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank) {
-    const tutti_link *link = comm->links != NULL ? tutti_link_first(comm, rank) : NULL;
+    const tutti_link *link = comm->net.links != NULL ? tutti_link_first(comm, rank) : NULL;
     return link != NULL ? link->pipe : NULL;
 }
 
@@ -236,17 +238,17 @@ static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const c
 
 void tutti_link_break_all(tutti_comm *comm) {
     char reason[TUTTI_ERROR_TEXT_BYTES];
-    tutti_status status = comm->links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
+    tutti_status status = comm->net.links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
     if (status == TUTTI_OK) return;
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
-    comm->links->nbusy = 0;
+    comm->net.links->nbusy = 0;
     for (int i = 0; i < 2 * comm->nranks; i++)
-        if (comm->links->all[i] != NULL) say(comm, comm->links->all[i], status, reason, /* goodbye */ false);
+        if (comm->net.links->all[i] != NULL) say(comm, comm->net.links->all[i], status, reason, /* goodbye */ false);
     tutti_fail(status, "%s", reason);
 }
 
 void tutti_link_close_all(tutti_comm *comm) {
-    tutti_links *links = comm->links;
+    tutti_links *links = comm->net.links;
     char reason[160];
     if (links == NULL) return;
     snprintf(reason, sizeof reason, "rank %d has destroyed communicator \"%s\" and does not take part", comm->rank,
@@ -261,5 +263,5 @@ void tutti_link_close_all(tutti_comm *comm) {
     free(links->pieces);
     free(links->busy);
     free(links);
-    comm->links = NULL;
+    comm->net.links = NULL;
 }

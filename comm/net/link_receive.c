@@ -86,7 +86,7 @@ static tutti_status next_piece(tutti_comm *comm, tutti_link *link, int piece) {
     in->piece_start[piece] = in->posted;
     in->piece_bytes[piece] = tutti_min_size(in->bytes - in->posted, TUTTI_LINK_PIECE_BYTES);
     in->posted += in->piece_bytes[piece];
-    return take(link, TUTTI_LINK_PIECES, comm->links->pieces + (size_t)piece * TUTTI_LINK_PIECE_BYTES,
+    return take(link, TUTTI_LINK_PIECES, comm->net.links->pieces + (size_t)piece * TUTTI_LINK_PIECE_BYTES,
                 in->piece_bytes[piece]);
 }
 
@@ -101,7 +101,7 @@ static tutti_status advance_pieces(tutti_comm *comm, tutti_link *link) {
     if (whole && piece == in->receiving && in->posted < in->bytes) TUTTI_TRY(next_piece(comm, link, 1 - piece));
     size_t ready = there - folded;
     if (!whole && ready < FOLD_BYTES) return TUTTI_OK;
-    fold(in, comm->links->pieces + (size_t)piece * TUTTI_LINK_PIECE_BYTES + folded, in->done,
+    fold(in, comm->net.links->pieces + (size_t)piece * TUTTI_LINK_PIECE_BYTES + folded, in->done,
          tutti_min_size(ready, FOLD_BYTES));
     if (in->done == in->piece_start[piece] + in->piece_bytes[piece]) in->folding = 1 - piece;
     return TUTTI_OK;
@@ -225,9 +225,9 @@ tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *
     in->done = 0;
     in->folds = fold_with != NULL;
     if (in->folds) in->fold = *fold_with;
-    if (in->folds && comm->links->pieces == NULL) {
-        comm->links->pieces = aligned_alloc(4096, 2 * TUTTI_LINK_PIECE_BYTES);
-        if (comm->links->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link's pieces");
+    if (in->folds && comm->net.links->pieces == NULL) {
+        comm->net.links->pieces = aligned_alloc(4096, 2 * TUTTI_LINK_PIECE_BYTES);
+        if (comm->net.links->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link's pieces");
     }
     if (in->stage != TUTTI_LINK_IDLE) return TUTTI_OK; /* already listening for the record */
     bool short_ = bytes <= short_bytes(link);

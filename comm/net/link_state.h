@@ -103,11 +103,11 @@ typedef struct tutti_links {
 /* link_open.c: creates the link to a rank of the rail, if there is none, and, for an exchange, its twin. Waits. */
 tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges);
 static inline tutti_link *tutti_link_first(const tutti_comm *comm, int rank) {
-    return comm->links->all[rank];
+    return comm->net.links->all[rank];
 }
 /* NULL: there is no twin. */
 static inline tutti_link *tutti_link_twin(const tutti_comm *comm, int rank) {
-    return comm->links->all[comm->nranks + rank];
+    return comm->net.links->all[comm->nranks + rank];
 }
 /* Starts to open the connections that other ranks have made for this communicator: these ranks may be waiting for
  * them, whatever this rank waits for. */

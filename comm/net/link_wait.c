@@ -50,7 +50,7 @@ static const char *describe_progress(const tutti_comm *comm, int rank, char *tex
 
 /* What the waiting call still needs, for reports and errors. */
 static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
-    const tutti_links *links = comm->links;
+    const tutti_links *links = comm->net.links;
     char name[128];
     size_t used = 0;
     text[0] = '\0';
@@ -71,12 +71,13 @@ static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
 
 /* Another rank of this host may have found the failure first. */
 static tutti_status look_at_host(tutti_comm *comm) {
-    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
-    tutti_comm *local = comm->hosts->local;
+    if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
+    tutti_comm *local = comm->net.hosts->local;
     for (int rank = 0; rank < local->nranks; rank++) {
         tutti_broken broken;
         if (!tutti_broken_read(local, rank, &broken)) continue;
-        return tutti_broken_adopt(comm, comm->hosts->all[comm->hosts->host].ranks[rank], broken.status, broken.text);
+        return tutti_broken_adopt(comm, comm->net.hosts->all[comm->net.hosts->host].ranks[rank], broken.status,
+                                  broken.text);
     }
     return TUTTI_OK;
 }
@@ -84,7 +85,7 @@ static tutti_status look_at_host(tutti_comm *comm) {
 /* Checks all links: a rank that gives up reports it on all its links, not only to ranks that wait for it. */
 static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     for (int i = 0; i < 2 * comm->nranks; i++) {
-        tutti_link *link = comm->links->all[i];
+        tutti_link *link = comm->net.links->all[i];
         if (link == NULL || link->pipe == NULL || link->busy || link->pipe->status != TUTTI_OK) continue;
         /* The other side may have finished and closed, which is not an error here: a call that needs data from
          * it will fail. */
@@ -124,14 +125,14 @@ static tutti_status mourn(tutti_comm *comm, int rank) {
 static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
     const struct timespec moment = {.tv_nsec = 2 * TUTTI_NS_PER_MS};
     tutti_deadline deadline = tutti_deadline_after_ms(REASON_MS);
-    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
     while (!tutti_deadline_passed(&deadline)) {
         TUTTI_TRY(tutti_comm_check(comm));
         TUTTI_TRY(look_at_host(comm));
         TUTTI_TRY(look_at_links(comm, op));
         tutti_hooks.heartbeat_read_deaths(comm);
         for (int rank = 0; rank < comm->nranks; rank++)
-            if (comm->hosts->host_of[rank] != comm->hosts->host) TUTTI_TRY(mourn(comm, rank));
+            if (comm->net.hosts->host_of[rank] != comm->net.hosts->host) TUTTI_TRY(mourn(comm, rank));
         nanosleep(&moment, NULL);
     }
     return TUTTI_OK;
@@ -155,8 +156,8 @@ tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *l
 /* A link shows a death only if it was connected, and while the network still works. */
 static tutti_status look_for_deaths(const tutti_link_wait *wait) {
     tutti_comm *comm = wait->comm;
-    const tutti_links *links = comm->links;
-    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    const tutti_links *links = comm->net.links;
+    if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
     tutti_hooks.heartbeat_read_deaths(comm);
     if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
     /* Data sent before the process ended may still be on its way. */
@@ -180,7 +181,7 @@ static tutti_status look(tutti_link_wait *wait) {
 
 static void nap(tutti_link_wait *wait) {
     struct pollfd waited[MOST_DESCRIPTORS];
-    const tutti_links *links = wait->comm->links;
+    const tutti_links *links = wait->comm->net.links;
     int count = 0;
     int64_t most_ns = wait->sleep_ns;
     if (links->awaited != NULL) waited[count++] = (struct pollfd){.fd = tutti_listener_notify_fd(), .events = POLLIN};
@@ -244,7 +245,7 @@ static tutti_status drive_link(const tutti_rail *rail, tutti_link *link, uint64_
 }
 
 tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *work) {
-    tutti_links *links = rail->comm->links;
+    tutti_links *links = rail->comm->net.links;
     tutti_link_wait wait = {.comm = rail->comm, .sleep_ns = SHORTEST_SLEEP_NS};
     for (;;) {
         uint64_t moved = 0;

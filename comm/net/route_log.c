@@ -45,7 +45,7 @@ static bool is_told(tutti_log_level level) {
 /* ----------------------------------------------------------------------------------------- communicators */
 
 static int first_rank_of(const tutti_comm *comm, int host) {
-    return comm->hosts->all[host].ranks[0];
+    return comm->net.hosts->all[host].ranks[0];
 }
 
 static const char *name_of(const tutti_comm *comm, int host) {
@@ -53,13 +53,13 @@ static const char *name_of(const tutti_comm *comm, int host) {
 }
 
 static int chosen_for(const tutti_comm *comm, int host) {
-    const tutti_listener_info *listeners = comm->hosts->listeners;
+    const tutti_listener_info *listeners = comm->net.hosts->listeners;
     return tutti_transport_common(listeners[comm->rank].transports, listeners[first_rank_of(comm, host)].transports);
 }
 
 /* Adds why the transports that are preferred over the chosen one cannot be used to that host. */
 static void add_reasons(text *t, const tutti_comm *comm, int host, int chosen) {
-    uint32_t own = comm->hosts->listeners[comm->rank].transports;
+    uint32_t own = comm->net.hosts->listeners[comm->rank].transports;
     for (int i = 0; tutti_transports[i] != NULL && (chosen < 0 || i < chosen); i++) {
         add(t, ", not %s (", tutti_transports[i]->name);
         if ((own >> i & 1) != 0) add(t, "not available on %s)", name_of(comm, host));
@@ -71,7 +71,7 @@ static void add_reasons(text *t, const tutti_comm *comm, int host, int chosen) {
 
 /* Logs a line for all hosts that use the same transport (-1: none). */
 static void tell_group(const tutti_comm *comm, int chosen) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     text t = {.used = 0};
     int count = 0, example = -1;
     for (int host = 0; host < hosts->nhosts; host++) {
@@ -90,7 +90,7 @@ static void tell_group(const tutti_comm *comm, int chosen) {
 
 /* Logs the addresses at which other hosts can reach this one. */
 static void tell_addresses(const tutti_comm *comm) {
-    const tutti_listener_info *own = &comm->hosts->listeners[comm->rank];
+    const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank];
     text t = {.used = 0};
     for (int i = 0; i < own->naddresses; i++) {
         char address[TUTTI_ADDRESS_TEXT_BYTES];
@@ -98,12 +98,12 @@ static void tell_addresses(const tutti_comm *comm) {
         add(&t, "%s%s on %s", i > 0 ? ", " : "", address, own->addresses[i].interface);
         if (own->addresses[i].speed_mbit > 0) add(&t, " (%u Mbit/s)", own->addresses[i].speed_mbit);
     }
-    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": %s is reached at %s", comm->name, name_of(comm, comm->hosts->host),
-              own->naddresses > 0 ? t.chars : "no address");
+    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": %s is reached at %s", comm->name,
+              name_of(comm, comm->net.hosts->host), own->naddresses > 0 ? t.chars : "no address");
 }
 
 void tutti_route_log_hosts(const tutti_comm *comm) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     if (hosts == NULL || hosts->local->rank != 0 || !is_told(TUTTI_LOG_INFO)) return;
     tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": %d ranks on %d hosts; among the %d on %s: shm", comm->name,
               comm->nranks, hosts->nhosts, hosts->local->nranks, name_of(comm, hosts->host));

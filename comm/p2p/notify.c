@@ -39,7 +39,7 @@ static void tell_all(const tutti_comm *comm, tutti_record record, const char *te
 }
 
 void tutti_p2p_notify_broken(tutti_comm *comm) {
-    if (comm->hosts == NULL || atomic_exchange(&comm->hosts->told, true)) return;
+    if (comm->net.hosts == NULL || atomic_exchange(&comm->net.hosts->told, true)) return;
     char reason[TUTTI_BROKEN_TEXT_BYTES];
     tutti_status status = tutti_comm_check(comm);
     if (status == TUTTI_OK) return;
@@ -53,7 +53,7 @@ void tutti_p2p_notify_broken(tutti_comm *comm) {
 
 tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status) {
     status = tutti_comm_break(comm, status);
-    if (comm->hosts != NULL) {
+    if (comm->net.hosts != NULL) {
         tutti_link_break_all(comm);
         tutti_p2p_notify_broken(comm);
     }
@@ -63,7 +63,7 @@ tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status) {
 tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
     status = tutti_comm_break(comm, status);
     /* else the thread that runs the operation notifies the others */
-    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) {
+    if (comm->net.hosts != NULL && tutti_queue_try_enter(comm)) {
         tutti_link_break_all(comm);
         tutti_queue_leave(comm);
     }
@@ -72,13 +72,13 @@ tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
 }
 
 void tutti_p2p_notify_left(const tutti_comm *comm) {
-    if (comm->hosts != NULL) tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_LEFT}, NULL);
+    if (comm->net.hosts != NULL) tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_LEFT}, NULL);
 }
 
 /* ---------------------------------------------------------------------------------------------- hearing of it */
 
 bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *record, tutti_port *port) {
-    tutti_hosts *hosts = port->comm->hosts;
+    tutti_hosts *hosts = port->comm->net.hosts;
     tutti_page *page = hosts != NULL ? hosts->elsewhere : NULL;
     if (page == NULL || record->payload_bytes >= TUTTI_BROKEN_TEXT_BYTES || record->bytes > INT32_MAX) return false;
     if (atomic_load_explicit(&page->state, memory_order_relaxed) != TUTTI_PAGE_WHOLE) return true; /* already known */

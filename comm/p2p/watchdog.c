@@ -106,7 +106,7 @@ static void look_for_deaths(struct tutti_channel_list *list) {
 }
 
 static void look_for_departures(tutti_port *port) {
-    if (port->comm->hosts != NULL) tutti_heartbeat_read_deaths(port->comm);
+    if (port->comm->net.hosts != NULL) tutti_heartbeat_read_deaths(port->comm);
     for (int rank = 0; rank < port->comm->nranks; rank++) {
         if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;
@@ -162,7 +162,8 @@ static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict
     if (!tutti_broken_read(comm, rank, &broken)) return false;
     bool own = rank == port->rank;
     verdict->status = own ? (tutti_status)broken.status : tutti_broken_peer_status(broken.status);
-    if (comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere) rank = comm->hosts->told_by;
+    if (comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere)
+        rank = comm->net.hosts->told_by;
     if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
     else tutti_broken_quote(broken.text, rank, verdict->text, sizeof verdict->text);
     return true;

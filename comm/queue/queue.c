@@ -329,7 +329,7 @@ void tutti_queue_serve_p2p(tutti_comm *comm) {
 }
 
 void tutti_queue_serve_rest(tutti_comm *comm) {
-    if (TUTTI_UNLIKELY(comm->hosts != NULL) && tutti_hooks.p2p_pending()) tutti_queue_serve_p2p(comm);
+    if (TUTTI_UNLIKELY(comm->net.hosts != NULL) && tutti_hooks.p2p_pending()) tutti_queue_serve_p2p(comm);
 }
 
 bool tutti_queue_is_active(tutti_comm *comm) {

@@ -139,7 +139,7 @@ static void rest(tutti_work *work, int64_t *nap_ns) {
     } else {
         sleep_for_peers(work, *nap_ns);
         /* Peers on other hosts do not wake us. */
-        if (work->comm->hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS);
+        if (work->comm->net.hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS);
     }
 }
 

@@ -64,7 +64,7 @@ static int roomier_core(const tutti_comm *comm, const cpu_set_t *allowed) {
 }
 
 void tutti_oversubscribed_spread(tutti_comm *comm) {
-    tutti_oversubscribed *crowd = &comm->crowd;
+    tutti_oversubscribed *crowd = &comm->shm.crowd;
     cpu_set_t allowed, one;
     if (crowd->pause == 0) crowd->pause = LEAST_WAITS;
     if (++crowd->waits < crowd->pause) return;

@@ -22,7 +22,7 @@ typedef struct retired {
     tutti_shm_segment *segment; /* contains the page; NULL: the page is in this process's heap */
     tutti_member *members;
     tutti_slots *slots;
-    tutti_kept kept[TUTTI_COUNT_OF(((tutti_comm *)0)->kept)];
+    tutti_kept kept[TUTTI_COUNT_OF(((tutti_comm *)0)->shm.kept)];
     struct retired *next;
 } retired;
 
@@ -60,14 +60,14 @@ void tutti_retire_comm(tutti_comm *comm) {
     *new = (retired){.comm_id = comm->id,
                      .nranks = comm->nranks,
                      .page = comm->page,
-                     .segment = tutti_shm_segment_holds(comm->segment, comm->page) ? comm->segment : NULL,
+                     .segment = tutti_shm_segment_holds(comm->shm.segment, comm->page) ? comm->shm.segment : NULL,
                      .members = comm->members,
-                     .slots = comm->slots};
-    memcpy(new->kept, comm->kept, sizeof new->kept);
+                     .slots = comm->shm.slots};
+    memcpy(new->kept, comm->shm.kept, sizeof new->kept);
     if (new->segment != NULL) tutti_shm_segment_retain(new->segment);
     comm->page = NULL;
     comm->members = NULL;
-    comm->slots = NULL;
+    comm->shm.slots = NULL;
     retired *ready = NULL;
     tutti_lock(TUTTI_LOCK_RETIRED);
     new->next = graves;
@@ -92,7 +92,7 @@ void tutti_retire_comm(tutti_comm *comm) {
 
 void tutti_retire_memory(tutti_comm *comm, void *memory, void (*give_back)(void *memory)) {
     size_t i = 0;
-    while (comm->kept[i].memory != NULL) i++;
+    while (comm->shm.kept[i].memory != NULL) i++;
     assert(i < TUTTI_COUNT_OF(comm->kept));
-    comm->kept[i] = (tutti_kept){.memory = memory, .give_back = give_back};
+    comm->shm.kept[i] = (tutti_kept){.memory = memory, .give_back = give_back};
 }

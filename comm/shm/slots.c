@@ -54,14 +54,15 @@ static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence) {
 static char *take_from_another(const tutti_comm *taker, size_t bytes) {
     for (tutti_comm *comm = comms; comm != NULL; comm = comm->next) {
         int idle = 0;
-        if (comm == taker || !atomic_compare_exchange_strong(&comm->slots_busy, &idle, 1)) continue;
+        if (comm == taker || !atomic_compare_exchange_strong(&comm->shm.slots_busy, &idle, 1)) continue;
         char *memory = NULL;
-        if (comm->slots != NULL && comm->slots->bytes == bytes && readers_are_gone(comm, comm->slots->sequence)) {
-            memory = comm->slots->memory;
-            free(comm->slots);
-            comm->slots = NULL;
+        if (comm->shm.slots != NULL && comm->shm.slots->bytes == bytes &&
+            readers_are_gone(comm, comm->shm.slots->sequence)) {
+            memory = comm->shm.slots->memory;
+            free(comm->shm.slots);
+            comm->shm.slots = NULL;
         }
-        atomic_store_explicit(&comm->slots_busy, 0, memory_order_release);
+        atomic_store_explicit(&comm->shm.slots_busy, 0, memory_order_release);
         if (memory != NULL) return memory;
     }
     return NULL;
@@ -85,29 +86,29 @@ static tutti_status lease(tutti_comm *comm) {
         free(slots);
         return status;
     }
-    comm->slots = slots;
+    comm->shm.slots = slots;
     return TUTTI_OK;
 }
 
 tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op) {
     /* A thread that searches for a lease holds the flag only for a moment. */
     int idle = 0;
-    while (
-        !atomic_compare_exchange_weak_explicit(&comm->slots_busy, &idle, 1, memory_order_acquire, memory_order_relaxed))
+    while (!atomic_compare_exchange_weak_explicit(&comm->shm.slots_busy, &idle, 1, memory_order_acquire,
+                                                  memory_order_relaxed))
         idle = 0;
-    if (TUTTI_UNLIKELY(comm->slots == NULL)) {
+    if (TUTTI_UNLIKELY(comm->shm.slots == NULL)) {
         tutti_status status = lease(comm);
         if (status != TUTTI_OK) {
             tutti_slots_release(comm);
             return status;
         }
     }
-    comm->slots->sequence = op->sequence;
+    comm->shm.slots->sequence = op->sequence;
     return TUTTI_OK;
 }
 
 void tutti_slots_release(tutti_comm *comm) {
-    atomic_store_explicit(&comm->slots_busy, 0, memory_order_release);
+    atomic_store_explicit(&comm->shm.slots_busy, 0, memory_order_release);
 }
 
 /* ------------------------------------------------------------------------------------------------- ring */
@@ -116,14 +117,14 @@ void tutti_slots_release(tutti_comm *comm) {
 static size_t taken_before(const tutti_comm *comm, const tutti_op *op) {
     size_t bytes = 0;
     for (int i = 0; i < TUTTI_POSTS; i++) {
-        const tutti_taken *taken = &comm->slots->taken[i];
+        const tutti_taken *taken = &comm->shm.slots->taken[i];
         if (taken->sequence > comm->finished && taken->sequence < op->sequence) bytes += taken->bytes;
     }
     return bytes;
 }
 
 tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out) {
-    tutti_slots *slots = comm->slots;
+    tutti_slots *slots = comm->shm.slots;
     size_t depth = slots->ring_bytes / stride;
     size_t first = (slots->offset + stride - 1) / stride % depth;
     size_t skipped = first * stride >= slots->offset ? first * stride - slots->offset
@@ -135,7 +136,7 @@ tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t strid
 }
 
 void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count) {
-    tutti_slots *slots = comm->slots;
+    tutti_slots *slots = comm->shm.slots;
     size_t depth = slots->ring_bytes / stride;
     size_t end = (first + count - 1) % depth * stride + stride;
     size_t bytes = end > slots->offset ? end - slots->offset : slots->ring_bytes - slots->offset + end;
@@ -181,7 +182,7 @@ static void measured_copy(tutti_store_policy *pace, char *slot, const char *src,
  * common cache, and half as fast between others. Which cores these are may change at any time: threads move, and so
  * do the cores of a virtual machine. So each rank decides by the measured cost of its own writes. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
-    tutti_store_policy *pace = &comm->pace;
+    tutti_store_policy *pace = &comm->shm.pace;
     const char *from = src;
     bool streams = pace->streams;
     if (bytes >= LEAST_MEASURED_BYTES && pace->writes++ % (streams ? WRITES_PER_TRIAL : WRITES_PER_LOOK) == 0) {
@@ -207,6 +208,6 @@ void tutti_slots_delist(tutti_comm *comm) {
     tutti_comm **link = &comms;
     while (*link != NULL && *link != comm) link = &(*link)->next;
     if (*link != NULL) *link = comm->next;
-    if (comm->slots != NULL) leased_bytes -= comm->slots->bytes;
+    if (comm->shm.slots != NULL) leased_bytes -= comm->shm.slots->bytes;
     tutti_unlock(TUTTI_LOCK_SLOTS);
 }

@@ -32,8 +32,8 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
     cuda_rank rank;
     tutti_status status = cuda_rank_open(context, (size_t)8 << 20, &rank);
     if (status == TUTTI_OK) status = body(context, &rank);
-    if (status == TUTTI_OK && strcmp(context->comm->gpu->engine->name, getenv("TUTTI_ALGORITHM")) != 0)
-        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->gpu->engine->name);
+    if (status == TUTTI_OK && strcmp(context->comm->cuda.streams->engine->name, getenv("TUTTI_ALGORITHM")) != 0)
+        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->cuda.streams->engine->name);
     if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
     return status;
 }

@@ -1,8 +1,8 @@
 /*
- * Calls on CUDA memory that differ between hosts, or that one host does not make: the error names them on all ranks,
- * long before any deadline where both calls are known. The GPUs and NCCL are stand-ins (support/standins/standin_cuda.c,
- * standin_nccl.c), the hosts network namespaces. Like NCCL, its stand-in does not compare calls: most calls that
- * differ hang in it, some succeed.
+ * Calls on CUDA memory that differ between hosts, or that one host does not make: the error names them on all
+ * ranks, long before any deadline where both calls are known. The GPUs and NCCL are stand-ins (support/standins/),
+ * the hosts network namespaces. Like NCCL, its stand-in does not compare calls: most calls that differ hang in it,
+ * some succeed.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ static void run(const int *ranks_per_host, const char *const *environment, ranks
 
 static tutti_status check_engine(const tutti_comm *comm) {
     const char *forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM), *wanted = *forced != '\0' ? forced : "staged";
-    RANKS_CHECK(strcmp(comm->gpu->engine->name, wanted) == 0, "\"%s\" did it", comm->gpu->engine->name);
+    RANKS_CHECK(strcmp(comm->cuda.streams->engine->name, wanted) == 0, "\"%s\" did it",
+                comm->cuda.streams->engine->name);
     return TUTTI_OK;
 }
 

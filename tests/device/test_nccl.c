@@ -1,8 +1,8 @@
 /*
- * Collectives on CUDA memory by NCCL compute what those on host memory do: all kinds, types and reductions, by NCCL's
- * own calls and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c),
- * so these tests do not test NCCL's own results, but the engine: what it asks of NCCL, in which order, and what it
- * does with the results.
+ * Collectives on CUDA memory by NCCL compute what those on host memory do: all kinds, types and reductions, by
+ * NCCL's own calls and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standins/), so these
+ * tests do not test NCCL's own results, but the engine: what it asks of NCCL, in which order, and what it does
+ * with the results.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -66,8 +66,8 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
     cuda_rank rank;
     tutti_status status = cuda_rank_open(context, (size_t)8 << 20, &rank);
     if (status == TUTTI_OK) status = body(context, &rank);
-    if (status == TUTTI_OK && cuda_real_gpus() > 0 && strcmp(context->comm->gpu->engine->name, "nccl") != 0)
-        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->gpu->engine->name);
+    if (status == TUTTI_OK && cuda_real_gpus() > 0 && strcmp(context->comm->cuda.streams->engine->name, "nccl") != 0)
+        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->cuda.streams->engine->name);
     if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
     return status;
 }

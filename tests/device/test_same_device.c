@@ -53,8 +53,8 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
     cuda_rank rank;
     tutti_status status = cuda_rank_open(context, (size_t)16 << 20, &rank);
     if (status == TUTTI_OK) status = body(context, &rank);
-    if (status == TUTTI_OK && strcmp(context->comm->gpu->engine->name, "same_device") != 0)
-        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->gpu->engine->name);
+    if (status == TUTTI_OK && strcmp(context->comm->cuda.streams->engine->name, "same_device") != 0)
+        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->cuda.streams->engine->name);
     if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
     return status;
 }
@@ -131,7 +131,7 @@ static tutti_status use_and_free(ranks_context *context, cuda_rank *rank) {
             TUTTI_TRY(rank->device->free(result));
         }
     }
-    const tutti_same_gpu *s = context->comm->gpu->engine_state;
+    const tutti_same_gpu *s = context->comm->cuda.streams->engine_state;
     RANKS_CHECK(atomic_load(&s->own->nexports) < 100, "freed allocations keep their %u entries",
                 atomic_load(&s->own->nexports));
     for (int i = 0; i < KEPT; i++) TUTTI_TRY(rank->device->free(kept[i]));
@@ -382,7 +382,7 @@ static tutti_status fail_to_share(ranks_context *context) {
     if (context->rank == 1) setenv("STANDIN_FAIL", context->argument, 1);
     TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
     TUTTI_TRY(cuda_call_run(&rank, &c, context->comm, rank.streams[0], true));
-    const char *engine = context->comm->gpu->engine->name;
+    const char *engine = context->comm->cuda.streams->engine->name;
     RANKS_CHECK(strcmp(engine, "staged") == 0, "'%s' did it", engine);
     return cuda_rank_close(&rank, context->comm);
 }

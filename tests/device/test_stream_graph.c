@@ -1,7 +1,7 @@
 /*
  * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by the engine for ranks that
  * share a GPU, whose ranks die, make different calls, or cannot capture; and refused by the engine that goes through
- * the host, which harms no rank. GPUs are stand-ins, whose graphs are lists of tasks (support/standins/standin_cuda_graph.c),
+ * the host, which harms no rank. GPUs are stand-ins, whose graphs are lists of tasks (support/standins/),
  * or real ones.
  */
 #include <criterion/criterion.h>
@@ -50,8 +50,8 @@ static tutti_status replay(ranks_context *context) {
     TUTTI_TRY(put_ones(&rank, &memory));
     TUTTI_TRY(multiply(context, &rank, memory));
     TUTTI_TRY(expect_all(&rank, memory, expected));
-    RANKS_CHECK(strcmp(context->comm->gpu->engine->name, engine) == 0, "another engine did it: %s",
-                context->comm->gpu->engine->name);
+    RANKS_CHECK(strcmp(context->comm->cuda.streams->engine->name, engine) == 0, "another engine did it: %s",
+                context->comm->cuda.streams->engine->name);
     RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
     TUTTI_TRY(multiply(context, &rank, memory));
     tutti_work *work = NULL;
@@ -213,8 +213,8 @@ static tutti_status replay_in_turns(ranks_context *context) {
     TUTTI_TRY(expect(&b, b.own, 1, (context->rank + turns) % n * 10000, "own values"));
     TUTTI_TRY(expect(&b, b.sum, n, n * (n - 1) / 2 * 10000, "their sum"));
     TUTTI_TRY(expect(&b, b.word, 1, (1 + added) % n * 10000, "rank 1's"));
-    RANKS_CHECK(strcmp(context->comm->gpu->engine->name, "same_device") == 0, "'%s' did it",
-                context->comm->gpu->engine->name);
+    RANKS_CHECK(strcmp(context->comm->cuda.streams->engine->name, "same_device") == 0, "'%s' did it",
+                context->comm->cuda.streams->engine->name);
     return close_board(&b, context->comm);
 }
 

@@ -1,8 +1,8 @@
 /*
  * A thread of the program is inside a CUDA call that waits for streams (cudaFree, cudaDeviceSynchronize) and blocks
  * all other CUDA calls until then. Meanwhile works must end, messages must arrive, and streams that wait for a dead
- * rank must be released: the watcher must not need CUDA for that. The GPUs are stand-ins (support/standins/standin_cuda.c),
- * for NCCL as well, or a real one.
+ * rank must be released: the watcher must not need CUDA for that. GPUs and NCCL are stand-ins (support/standins/),
+ * or real.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -113,7 +113,7 @@ static tutti_status open_scene(const ranks_context *context, scene *s) {
     TUTTI_TRY(sum(context, s, &work));
     TUTTI_TRY(tutti_work_wait(work, -1));
     tutti_work_free(work);
-    const char *wanted = getenv("TUTTI_ALGORITHM"), *used = context->comm->gpu->engine->name;
+    const char *wanted = getenv("TUTTI_ALGORITHM"), *used = context->comm->cuda.streams->engine->name;
     RANKS_CHECK(strcmp(used, wanted) == 0, "\"%s\" did it, not \"%s\"", used, wanted);
     return TUTTI_OK;
 }

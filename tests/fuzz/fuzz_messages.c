@@ -58,7 +58,7 @@ static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
                            .name = "fuzz",
                            .timeout_ms = 100000,
                            .members = s->members,
-                           .hosts = &s->hosts,
+                           .net.hosts = &s->hosts,
                            .page = &s->page};
     atomic_init(&s->comm.references, 1);
     atomic_init(&s->page.comm_id, COMM_ID);

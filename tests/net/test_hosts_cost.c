@@ -25,7 +25,7 @@ static tutti_status measure(ranks_context *context) {
     while (atomic_load(&scene_now()->flag) == 0) usleep(1000);
     TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "measured", NULL, &context->comm));
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
-    double found_gbs = context->comm->hosts->table->cost.bandwidth_gbs;
+    double found_gbs = context->comm->net.hosts->table->cost.bandwidth_gbs;
     RANKS_CHECK(victim < 0 ? found_gbs > 2 * SLOW_GBS : found_gbs < 1.2 * SLOW_GBS, "%.4f GB/s were found", found_gbs);
     return TUTTI_OK;
 }

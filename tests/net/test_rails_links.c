@@ -205,7 +205,7 @@ Test(rails_links, blocks_over_tcp_arrive) {
 static uint64_t bytes_sent(const stage *s) {
     uint64_t sent = 0;
     for (int rank = 0; rank < s->rail.n; rank++)
-        if (rank != s->rail.me) sent += s->rail.comm->links->all[rank]->pipe->bytes_out;
+        if (rank != s->rail.me) sent += s->rail.comm->net.links->all[rank]->pipe->bytes_out;
     return sent;
 }
 

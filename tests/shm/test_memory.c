@@ -171,7 +171,7 @@ static tutti_status use_many(tutti_comm *parent, tutti_comm **comms, float *valu
     for (int i = 0, step = 0; i < MANY; i++) {
         TUTTI_TRY(use(comms[i], values, i));
         if (i + 1 != in_use_counts[step]) continue;
-        if (i == 0) f->staging = comms[0]->slots != NULL ? (int64_t)comms[0]->slots->bytes : 0;
+        if (i == 0) f->staging = comms[0]->shm.slots != NULL ? (int64_t)comms[0]->shm.slots->bytes : 0;
         f->in_use[step++] = usage_since(&unused);
     }
     for (int i = MANY - 1; i >= 0; i -= 7) TUTTI_TRY(use(comms[i], values, i)); /* those that lost their staging, too */

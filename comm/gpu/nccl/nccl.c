@@ -43,7 +43,7 @@ static bool is_made_to_block(void) {
 static void tell(const tutti_comm *comm, tutti_stream_caps *own) {
     const tutti_nccl *nccl;
     own->nccl_version = 0;
-    own->nccl_seed = comm->seed != NULL && comm->seed->index == comm->gpu->index;
+    own->nccl_seed = comm->cuda.seed != NULL && comm->cuda.seed->index == comm->cuda.streams->index;
     if (comm->nranks == 1 && !is_asked_for()) return; /* the library is large and slow to load */
     if (is_made_to_block()) {
         snprintf(own->nccl_missing, sizeof own->nccl_missing, "NCCL_COMM_BLOCKING=1 would block aborts; unset it");
@@ -55,7 +55,7 @@ static void tell(const tutti_comm *comm, tutti_stream_caps *own) {
 }
 
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
-    const tutti_stream_comm *gpu = comm->gpu;
+    const tutti_stream_comm *gpu = comm->cuda.streams;
     const tutti_stream_caps *facts = gpu->facts;
     char reason[TUTTI_ENGINES_REASON_BYTES] = "", a[16], b[16];
     if (comm->nranks == 1 && !is_asked_for()) snprintf(reason, sizeof reason, "there is one rank");
@@ -79,7 +79,7 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
 /* ------------------------------------------------------------------------------------------------- opening */
 
 static tutti_status open_engine(tutti_comm *comm) {
-    tutti_stream_comm *gpu = comm->gpu;
+    tutti_stream_comm *gpu = comm->cuda.streams;
     tutti_nccl_state *state;
     TUTTI_TRY(tutti_calloc(1, sizeof *state, &state));
     gpu->engine_state = state;
@@ -99,7 +99,7 @@ static tutti_status open_engine(tutti_comm *comm) {
 /* ------------------------------------------------------------------------------------------------- scratch */
 
 tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
-    const tutti_device *device = state->comm->gpu->device;
+    const tutti_device *device = state->comm->cuda.streams->device;
     if (call->captured)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not support it, and its "
@@ -111,7 +111,7 @@ tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream
 }
 
 tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream_call *call) {
-    return state->comm->gpu->device->event_record(state->scratch_free, call->stream);
+    return state->comm->cuda.streams->device->event_record(state->scratch_free, call->stream);
 }
 
 /* ------------------------------------------------------------------------------------------ health and abort */
@@ -125,7 +125,7 @@ static tutti_nccl_result ask(const tutti_nccl_state *state) {
 }
 
 static tutti_status health(tutti_comm *comm) {
-    tutti_nccl_state *state = comm->gpu->engine_state;
+    tutti_nccl_state *state = comm->cuda.streams->engine_state;
     const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
     if (state == NULL || !tutti_try_lock_in(TUTTI_LOCK_NCCL, &state->lock)) return TUTTI_OK; /* a call is in progress */
     tutti_nccl_result result = ask(state);
@@ -140,7 +140,7 @@ static tutti_status health(tutti_comm *comm) {
 
 /* A non-blocking NCCL communicator keeps its first error and accepts no call after it. */
 static bool spares(tutti_comm *comm) {
-    tutti_nccl_state *state = comm->gpu->engine_state;
+    tutti_nccl_state *state = comm->cuda.streams->engine_state;
     tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     bool whole = !state->aborted && ask(state) == TUTTI_NCCL_SUCCESS;
     if (whole) state->failed = NULL;
@@ -206,7 +206,7 @@ static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device
 
 /* Takes the handle from the state. With the lock held. */
 static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
-    const tutti_stream_comm *gpu = state->comm->gpu;
+    const tutti_stream_comm *gpu = state->comm->cuda.streams;
     tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handle);
     if (ending != NULL) state->handle = NULL; /* its registrations end with it */
     return ending;
@@ -234,7 +234,7 @@ static void *abort_later(void *context) {
 
 /* The holder of the lock may be blocked in CUDA by a stream that only the end of another communicator releases. */
 static void abort_engine(tutti_comm *comm) {
-    tutti_nccl_state *state = comm->gpu->engine_state;
+    tutti_nccl_state *state = comm->cuda.streams->engine_state;
     if (state == NULL) return;
     if (!tutti_try_lock_in(TUTTI_LOCK_NCCL, &state->lock)) {
         state->has_aborter = tutti_thread_start(TUTTI_THREAD_NCCL_STOP, abort_later, state, &state->aborter) == 0;
@@ -262,7 +262,7 @@ void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int 
 }
 
 static void close_engine(tutti_comm *comm) {
-    tutti_stream_comm *gpu = comm->gpu;
+    tutti_stream_comm *gpu = comm->cuda.streams;
     tutti_nccl_state *state = gpu->engine_state;
     if (state == NULL) return;
     bool whole = tutti_comm_check(comm) == TUTTI_OK;

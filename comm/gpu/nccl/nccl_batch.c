@@ -30,7 +30,7 @@ static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     tutti_op asked = *op;
     asked.sequence = NO_SEQUENCE;
     asked.part_of = op;
-    if (state->comm->hosts != NULL) tutti_heartbeat_read_deaths(state->comm);
+    if (state->comm->net.hosts != NULL) tutti_heartbeat_read_deaths(state->comm);
     TUTTI_TRY(tutti_call_log_look(state->comm));
     return tutti_monitor_look(state->comm, &asked, /* deaths */ true);
 }
@@ -130,7 +130,7 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
 }
 
 static tutti_status follow(tutti_nccl_state *state, tutti_stream stream, tutti_stream leader) {
-    const tutti_device *device = state->comm->gpu->device;
+    const tutti_device *device = state->comm->cuda.streams->device;
     TUTTI_TRY(device->event_record(state->joint, leader));
     return device->stream_wait_event(stream, state->joint);
 }
@@ -138,7 +138,7 @@ static tutti_status follow(tutti_nccl_state *state, tutti_stream stream, tutti_s
 tutti_status tutti_nccl_step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out) {
     *stream_out = stream;
     if ((uintptr_t)stream != TUTTI_STREAM_OF_THREAD) return TUTTI_OK;
-    if (state->aside == NULL) TUTTI_TRY(state->comm->gpu->device->stream_create(&state->aside));
+    if (state->aside == NULL) TUTTI_TRY(state->comm->cuda.streams->device->stream_create(&state->aside));
     *stream_out = state->aside;
     return follow(state, state->aside, stream);
 }

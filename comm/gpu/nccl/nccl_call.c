@@ -72,7 +72,7 @@ static tutti_status exchange(tutti_nccl_state *state, const tutti_stream_call *c
     tutti_nccl_batch batch;
     tutti_span own = outgoing(comm, call->op, comm->rank), to = incoming(comm, call->op, comm->rank);
     if (own.bytes > 0 && own.data != to.data)
-        TUTTI_TRY(comm->gpu->device->copy((void *)to.data, own.data, own.bytes, call->stream));
+        TUTTI_TRY(comm->cuda.streams->device->copy((void *)to.data, own.data, own.bytes, call->stream));
     TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
     for (int peer = 0; peer < comm->nranks; peer++) {
         if (peer == comm->rank) continue;
@@ -87,7 +87,7 @@ static tutti_status exchange(tutti_nccl_state *state, const tutti_stream_call *c
  * to scratch, since NCCL receives while it sends. */
 static tutti_status exchange_round(tutti_nccl_state *state, const tutti_stream_call *call, size_t at, size_t bytes) {
     tutti_comm *comm = state->comm;
-    const tutti_device *device = comm->gpu->device;
+    const tutti_device *device = comm->cuda.streams->device;
     tutti_nccl_batch batch;
     char *aside = call->op->src == call->op->dst ? state->scratch : NULL;
     for (int peer = 0; peer < comm->nranks && aside != NULL; peer++)
@@ -111,8 +111,8 @@ static tutti_status all_to_all(tutti_nccl_state *state, const tutti_stream_call 
     size_t most = state->scratch_bytes / (size_t)state->comm->nranks / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
     tutti_span own = outgoing(state->comm, op, state->comm->rank);
     if (!in_place)
-        TUTTI_TRY(state->comm->gpu->device->copy((void *)incoming(state->comm, op, state->comm->rank).data, own.data,
-                                                 own.bytes, call->stream));
+        TUTTI_TRY(state->comm->cuda.streams->device->copy((void *)incoming(state->comm, op, state->comm->rank).data,
+                                                          own.data, own.bytes, call->stream));
     if (in_place) TUTTI_TRY(tutti_nccl_scratch_take(state, call));
     for (size_t at = 0; at < bytes; at += most)
         TUTTI_TRY(exchange_round(state, call, at, tutti_min_size(most, bytes - at)));
@@ -146,7 +146,7 @@ static tutti_status carry_out(tutti_nccl_state *state, const tutti_stream_call *
 }
 
 tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call) {
-    tutti_nccl_state *state = comm->gpu->engine_state;
+    tutti_nccl_state *state = comm->cuda.streams->engine_state;
     const tutti_op *op = call->op;
     tutti_stream_call own = *call;
     bool uniform =

@@ -119,7 +119,7 @@ static void drop_seed(tutti_stream_seed *base) {
 /* Collective over the communicator of `state`. After a failure the seed is leaked: NCCL may still write to it. */
 static tutti_status split_off(tutti_nccl_state *state, int color, int key, seed **seed_out) {
     static const char name[] = "ncclCommSplit";
-    const tutti_stream_comm *gpu = state->comm->gpu;
+    const tutti_stream_comm *gpu = state->comm->cuda.streams;
     tutti_nccl_config config = make_config();
     seed *s;
     TUTTI_TRY(tutti_calloc(1, sizeof *s, &s));
@@ -140,13 +140,13 @@ static tutti_status split_off(tutti_nccl_state *state, int color, int key, seed 
 static tutti_status split(tutti_nccl_state *state, tutti_comm *child, int color) {
     seed *s = NULL;
     TUTTI_TRY(split_off(state, child != NULL ? color : TUTTI_NCCL_NO_COLOR, child != NULL ? child->rank : 0, &s));
-    if (child != NULL) child->seed = &s->base;
+    if (child != NULL) child->cuda.seed = &s->base;
     else drop_seed(&s->base);
     return meet(state->comm);
 }
 
 tutti_status tutti_nccl_split(tutti_comm *parent, tutti_comm *child, int color) {
-    tutti_nccl_state *state = parent->gpu->engine_state;
+    tutti_nccl_state *state = parent->cuda.streams->engine_state;
     if (state->nccl->ncclCommSplit == NULL) return TUTTI_OK;
     tutti_status status = split(state, child, color);
     return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(parent, status);
@@ -156,11 +156,11 @@ tutti_status tutti_nccl_split(tutti_comm *parent, tutti_comm *child, int color) 
 static tutti_nccl_comm take_seed(tutti_comm *comm) {
     bool all = true;
     tutti_nccl_comm handle = NULL;
-    seed *s = (seed *)(void *)comm->seed;
+    seed *s = (seed *)(void *)comm->cuda.seed;
     if (s == NULL) return NULL;
-    comm->seed = NULL;
+    comm->cuda.seed = NULL;
     for (int rank = 0; rank < comm->nranks; rank++)
-        all = all && comm->gpu->facts != NULL && comm->gpu->facts[rank].nccl_seed != 0;
+        all = all && comm->cuda.streams->facts != NULL && comm->cuda.streams->facts[rank].nccl_seed != 0;
     if (all) {
         handle = s->handle;
         s->handle = NULL;
@@ -173,7 +173,7 @@ static tutti_nccl_comm take_seed(tutti_comm *comm) {
 
 static bool is_first_of_host(const tutti_comm *comm, int rank) {
     for (int before = 0; before < rank; before++)
-        if (comm->hosts->host_of[before] == comm->hosts->host_of[rank]) return false;
+        if (comm->net.hosts->host_of[before] == comm->net.hosts->host_of[rank]) return false;
     return true;
 }
 
@@ -192,7 +192,7 @@ static tutti_status greet(tutti_comm *comm, bool sends, int peer) {
  * first rank of each host connects to the first rank of every other host. Small messages wait for no receiver, so
  * all ranks send first. */
 static tutti_status acquaint_hosts(tutti_comm *comm) {
-    if (comm->hosts == NULL || !is_first_of_host(comm, comm->rank)) return TUTTI_OK;
+    if (comm->net.hosts == NULL || !is_first_of_host(comm, comm->rank)) return TUTTI_OK;
     for (int turn = 0; turn < 2; turn++)
         for (int rank = 0; rank < comm->nranks; rank++)
             if (rank != comm->rank && is_first_of_host(comm, rank)) TUTTI_TRY(greet(comm, turn == 0, rank));

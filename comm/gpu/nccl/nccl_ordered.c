@@ -82,7 +82,7 @@ static tutti_status multiply(const ordered *o) {
                                   .count = p.count,
                                   .type = o->op->type,
                                   .reduction = TUTTI_PREMUL_SUM};
-        TUTTI_TRY(comm->gpu->device->reduce(&args, &dst, 1, o->call->stream));
+        TUTTI_TRY(comm->cuda.streams->device->reduce(&args, &dst, 1, o->call->stream));
     }
     return TUTTI_OK;
 }
@@ -111,7 +111,7 @@ static tutti_status keep_input(const ordered *o, const void *dst, const char **o
     if (own != dst) return TUTTI_OK;
     char *aside = o->incoming + (size_t)comm->rank * o->most * o->item_bytes;
     *own_out = aside;
-    return comm->gpu->device->copy(aside, own, bytes, o->call->stream);
+    return comm->cuda.streams->device->copy(aside, own, bytes, o->call->stream);
 }
 
 /* Step 2, with as many sources at a time as the kernel takes. */
@@ -138,7 +138,7 @@ static tutti_status reduce(const ordered *o) {
                                   .type = o->op->type,
                                   .reduction = multiplied || (divides && !last) ? TUTTI_SUM : o->op->reduction,
                                   .divisor = comm->nranks};
-        TUTTI_TRY(comm->gpu->device->reduce(&args, &dst, 1, o->call->stream));
+        TUTTI_TRY(comm->cuda.streams->device->reduce(&args, &dst, 1, o->call->stream));
         used = 0;
     }
     return TUTTI_OK;

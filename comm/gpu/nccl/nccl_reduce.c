@@ -145,7 +145,7 @@ static tutti_status divide(tutti_nccl_state *state, const tutti_stream_call *cal
                               .type = op->type,
                               .reduction = TUTTI_AVG,
                               .divisor = comm->nranks};
-    return comm->gpu->device->reduce(&args, &dst, 1, call->stream);
+    return comm->cuda.streams->device->reduce(&args, &dst, 1, call->stream);
 }
 
 tutti_status tutti_nccl_reduce(tutti_nccl_state *state, const tutti_stream_call *call) {

@@ -32,8 +32,8 @@ static bool shares_process(const tutti_comm *comm) {
 }
 
 static bool fits(const tutti_comm *comm, char *reason, size_t capacity) {
-    const tutti_stream_caps *facts = comm->gpu->facts;
-    if (comm->hosts != NULL) snprintf(reason, capacity, "the ranks are on several hosts");
+    const tutti_stream_caps *facts = comm->cuda.streams->facts;
+    if (comm->net.hosts != NULL) snprintf(reason, capacity, "the ranks are on several hosts");
     else if (comm->nranks > TUTTI_DEVICE_MOST_BUFFERS)
         snprintf(reason, capacity, "there are more than %d ranks", TUTTI_DEVICE_MOST_BUFFERS);
     else if (!facts[0].stream_waits && shares_process(comm)) /* one thread would wait for all their streams */
@@ -57,9 +57,9 @@ static void return_slots(tutti_same_gpu *s) {
 }
 
 static void close_engine(tutti_comm *comm) {
-    tutti_same_gpu *s = comm->gpu->engine_state;
+    tutti_same_gpu *s = comm->cuda.streams->engine_state;
     if (s == NULL) return;
-    comm->gpu->engine_state = NULL;
+    comm->cuda.streams->engine_state = NULL;
     if (s->maps) tutti_device_memory_expect_peers(-1);
     tutti_same_gpu_close_boards(comm, s);
     tutti_same_gpu_release_leave(s);
@@ -112,7 +112,7 @@ static tutti_status try_out(tutti_comm *comm, tutti_same_gpu *s) {
 
 static void warn_of_turns(const tutti_comm *comm) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
-    if (comm->rank != 0 || comm->gpu->own.mps) return;
+    if (comm->rank != 0 || comm->cuda.streams->own.mps) return;
     tutti_log(
         atomic_flag_test_and_set(&told) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
         "communicator \"%s\": several processes use one GPU, which runs their kernels in turns; each change costs "
@@ -125,9 +125,9 @@ static tutti_status open_engine(tutti_comm *comm) {
     tutti_same_gpu *s;
     size_t n = (size_t)comm->nranks;
     TUTTI_TRY(tutti_calloc(1, sizeof *s, &s));
-    comm->gpu->engine_state = s;
-    s->device = comm->gpu->device;
-    s->index = comm->gpu->index;
+    comm->cuda.streams->engine_state = s;
+    s->device = comm->cuda.streams->device;
+    s->index = comm->cuda.streams->index;
     s->rank = comm->rank;
     s->nranks = comm->nranks;
     s->alone = true;
@@ -147,7 +147,7 @@ static tutti_status open_engine(tutti_comm *comm) {
 }
 
 static void abort_engine(tutti_comm *comm) {
-    tutti_same_gpu *s = comm->gpu->engine_state;
+    tutti_same_gpu *s = comm->cuda.streams->engine_state;
     if (s != NULL && s->counters != NULL) tutti_same_gpu_release_streams(s);
 }
 
@@ -329,7 +329,7 @@ static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_st
 }
 
 static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
-    tutti_same_gpu *s = comm->gpu->engine_state;
+    tutti_same_gpu *s = comm->cuda.streams->engine_state;
     if (!call->captured) {
         TUTTI_TRY(put_call(comm, s, call));
         return tutti_stream_chain_extend(&s->chain, s->device, call->stream);
@@ -343,7 +343,7 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
 
 /* If other ranks may already have captured the call, this rank cannot leave it out. */
 static bool spares(tutti_comm *comm) {
-    const tutti_same_gpu *s = comm->gpu->engine_state;
+    const tutti_same_gpu *s = comm->cuda.streams->engine_state;
     return !s->capturing;
 }
 

@@ -82,7 +82,7 @@ static tutti_status try_counter(tutti_same_gpu *s, tutti_stream stream) {
 
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream) {
     char reason[TUTTI_ERROR_TEXT_BYTES];
-    if (!comm->gpu->own.stream_waits) /* otherwise a host function waits, which can run only once */
+    if (!comm->cuda.streams->own.stream_waits) /* otherwise a host function waits, which can run only once */
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
                           "\"same_device\"): streams of this GPU cannot wait for memory by themselves",

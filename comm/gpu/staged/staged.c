@@ -322,7 +322,7 @@ static bool is_held_up(const staged_state *other, uint64_t number, tutti_stream 
 
 /* True if they are ranks of one communicator, on one GPU. */
 static bool belong_together(const tutti_comm *a, const tutti_comm *b) {
-    return a->id == b->id && a->gpu->index == b->gpu->index;
+    return a->id == b->id && a->cuda.streams->index == b->cuda.streams->index;
 }
 
 /* Returns the rank that blocks the stream; -1: none. With the lock held. */
@@ -470,7 +470,7 @@ static tutti_status enqueue_job(const tutti_stream_comm *gpu, const staged_job *
 /* The job is pushed to the worker before it is enqueued in the stream: a stream holds about a thousand operations,
  * and a caller that enqueues more waits until the first pieces have been carried out. */
 static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
-    const tutti_stream_comm *gpu = comm->gpu;
+    const tutti_stream_comm *gpu = comm->cuda.streams;
     staged_state *staged = gpu->staged_state;
     staged_job *job;
     tutti_work *work;
@@ -501,7 +501,7 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
 /* ---------------------------------------------------------------------------------------------------- life */
 
 static void close_staged(tutti_comm *comm) {
-    tutti_stream_comm *gpu = comm->gpu;
+    tutti_stream_comm *gpu = comm->cuda.streams;
     staged_state *staged = gpu->staged_state;
     if (staged == NULL) return;
     gpu->staged_state = NULL;
@@ -517,7 +517,7 @@ static void close_staged(tutti_comm *comm) {
 }
 
 static tutti_status open_staged(tutti_comm *comm) {
-    tutti_stream_comm *gpu = comm->gpu;
+    tutti_stream_comm *gpu = comm->cuda.streams;
     staged_state *staged;
     TUTTI_TRY(tutti_calloc(1, sizeof *staged, &staged));
     gpu->staged_state = staged;
@@ -543,7 +543,7 @@ fail:
 }
 
 static void abort_staged(tutti_comm *comm) {
-    staged_state *staged = comm->gpu->staged_state;
+    staged_state *staged = comm->cuda.streams->staged_state;
     if (staged != NULL) store_done(staged, RELEASED);
 }
 

@@ -16,15 +16,15 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/queue/queue.h"
 #include "comm/base/slice.h"
+#include "comm/queue/queue.h"
 
 /* Up to this many bytes per rank of a host, one delegate handles the whole vector: fewer, larger messages. */
 #define MOST_DELEGATED_BYTES ((size_t)8 << 10)
 
 static size_t most_delegated_bytes(const tutti_comm *comm) {
     size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES);
-    return (forced > 0 ? forced : MOST_DELEGATED_BYTES) * (size_t)comm->hosts->local->nranks;
+    return (forced > 0 ? forced : MOST_DELEGATED_BYTES) * (size_t)comm->net.hosts->local->nranks;
 }
 
 /* ----------------------------------------------------------------------------------------------- common */
@@ -43,18 +43,18 @@ void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part) {
 
 tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutti_op part) {
     tutti_hierarchical_describe(op, &part);
-    return tutti_queue_run(comm->hosts->local, &part);
+    return tutti_queue_run(comm->net.hosts->local, &part);
 }
 
 tutti_rail tutti_hierarchical_delegates(tutti_comm *comm, const tutti_op *op, int rank) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     for (int host = 0; host < hosts->nhosts; host++) hosts->delegates[host] = hosts->all[host].ranks[0];
     hosts->delegates[hosts->host_of[rank]] = rank;
     return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->delegates};
 }
 
 tutti_rail tutti_hierarchical_rail(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->rail};
 }
 
@@ -64,10 +64,10 @@ static bool is_delegate(const tutti_rail *rail) {
 
 tutti_status tutti_hierarchical_setup(tutti_comm *comm, tutti_kind kind, size_t bytes, size_t own_bytes,
                                       tutti_rail_setup *setup_out, char **own_out) {
-    size_t rail_bytes = tutti_align_up(tutti_rail_scratch_bytes(comm->hosts->table, kind, bytes), TUTTI_CACHE_LINE);
+    size_t rail_bytes = tutti_align_up(tutti_rail_scratch_bytes(comm->net.hosts->table, kind, bytes), TUTTI_CACHE_LINE);
     char *memory;
     TUTTI_TRY(tutti_hosts_scratch(comm, rail_bytes + own_bytes, &memory));
-    *setup_out = (tutti_rail_setup){.table = comm->hosts->table, .scratch = memory, .scratch_bytes = rail_bytes};
+    *setup_out = (tutti_rail_setup){.table = comm->net.hosts->table, .scratch = memory, .scratch_bytes = rail_bytes};
     if (own_out != NULL) *own_out = memory + rail_bytes;
     return TUTTI_OK;
 }
@@ -115,14 +115,14 @@ static tutti_slice slice_of_piece(const tutti_pieces *pieces, size_t k, int loca
     const tutti_op *op = pieces->op;
     size_t piece_count = ((const sliced *)pieces->context)->piece_count, start = k * piece_count;
     tutti_slice slice = tutti_slice_of(tutti_min_size(piece_count, op->count - start), tutti_type_bytes(op->type),
-                                       pieces->comm->hosts->local->nranks, local_rank);
+                                       pieces->comm->net.hosts->local->nranks, local_rank);
     slice.start += start;
     return slice;
 }
 
 /* Lists the slices of piece k; returns this rank's. */
 static tutti_slice list_slices(const tutti_pieces *pieces, size_t k) {
-    tutti_hosts *hosts = pieces->comm->hosts;
+    tutti_hosts *hosts = pieces->comm->net.hosts;
     const tutti_op *op = pieces->op;
     size_t item_bytes = tutti_type_bytes(op->type);
     for (int i = 0; i < hosts->local->nranks; i++) {
@@ -135,7 +135,7 @@ static tutti_slice list_slices(const tutti_pieces *pieces, size_t k) {
 }
 
 static tutti_status reduce_slices(tutti_pieces *pieces, size_t k) {
-    const tutti_hosts *hosts = pieces->comm->hosts;
+    const tutti_hosts *hosts = pieces->comm->net.hosts;
     tutti_slice own = list_slices(pieces, k);
     return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_REDUCE_SCATTER_V,
                                                  .reduction = tutti_hierarchical_within(pieces->op),
@@ -147,14 +147,14 @@ static tutti_status reduce_slices(tutti_pieces *pieces, size_t k) {
 
 static tutti_status sum_slice(tutti_pieces *pieces, size_t k) {
     const sliced *s = pieces->context;
-    tutti_slice own = slice_of_piece(pieces, k, pieces->comm->hosts->local->rank);
+    tutti_slice own = slice_of_piece(pieces, k, pieces->comm->net.hosts->local->rank);
     char *data = (char *)pieces->op->dst + own.start * tutti_type_bytes(pieces->op->type);
     tutti_rail_vector vector = tutti_hierarchical_vector(pieces->comm, pieces->op, data, data, own.count);
     return tutti_rail_all_reduce(&s->rail, &s->setup, &vector);
 }
 
 static tutti_status hand_slices_round(tutti_pieces *pieces, size_t k) {
-    const tutti_hosts *hosts = pieces->comm->hosts;
+    const tutti_hosts *hosts = pieces->comm->net.hosts;
     tutti_slice own = list_slices(pieces, k);
     return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_ALL_GATHER_V,
                                                  .src = hosts->dsts[hosts->local->rank],
@@ -164,7 +164,7 @@ static tutti_status hand_slices_round(tutti_pieces *pieces, size_t k) {
 }
 
 static tutti_status all_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
-    size_t nlocal = (size_t)comm->hosts->local->nranks, item_bytes = tutti_type_bytes(op->type);
+    size_t nlocal = (size_t)comm->net.hosts->local->nranks, item_bytes = tutti_type_bytes(op->type);
     /* The first slices are the longest, and determine the choice: all rails choose alike. */
     size_t longest = tutti_slice_of(op->count, item_bytes, (int)nlocal, 0).count * item_bytes;
     size_t slice_bytes =
@@ -193,7 +193,7 @@ static tutti_status all_reduce_flat(tutti_comm *comm, const tutti_op *op) {
 }
 
 static tutti_status all_reduce(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     size_t bytes = op->count * tutti_type_bytes(op->type);
     if (comm->nranks == hosts->nhosts && op->reduction != TUTTI_PREMUL_SUM) return all_reduce_flat(comm, op);
     bool slices = hosts->uniform && bytes > most_delegated_bytes(comm);
@@ -203,16 +203,16 @@ static tutti_status all_reduce(tutti_comm *comm, const tutti_op *op) {
 /* -------------------------------------------------------------------------------------------------- entry */
 
 static tutti_status fill_table(tutti_comm *comm, const tutti_cost *cost) {
-    tutti_rail_rules rules = {.n = comm->hosts->nhosts,
+    tutti_rail_rules rules = {.n = comm->net.hosts->nhosts,
                               .reorders = tutti_setting_int(TUTTI_SETTING_DETERMINISTIC) == 0,
                               .forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM)};
-    TUTTI_TRY(tutti_calloc(1, sizeof *comm->hosts->table, &comm->hosts->table));
-    tutti_rail_table_fill(&rules, cost, comm->hosts->table);
+    TUTTI_TRY(tutti_calloc(1, sizeof *comm->net.hosts->table, &comm->net.hosts->table));
+    tutti_rail_table_fill(&rules, cost, comm->net.hosts->table);
     return TUTTI_OK;
 }
 
 tutti_status tutti_hierarchical_inherit(tutti_comm *comm, const tutti_comm *parent) {
-    return parent->hosts->table != NULL ? fill_table(comm, &parent->hosts->table->cost) : TUTTI_OK;
+    return parent->net.hosts->table != NULL ? fill_table(comm, &parent->net.hosts->table->cost) : TUTTI_OK;
 }
 
 /* Measures the costs of the network: the delegates agree on them, and broadcast them on their hosts. */
@@ -231,12 +231,12 @@ static tutti_status prepare(tutti_comm *comm, const tutti_op *op) {
                      .count = sizeof cost,
                      .timeout_ms = op->timeout_ms,
                      .part_of = op};
-    TUTTI_TRY(tutti_queue_run(comm->hosts->local, &tell));
+    TUTTI_TRY(tutti_queue_run(comm->net.hosts->local, &tell));
     return fill_table(comm, &cost);
 }
 
 tutti_status tutti_hierarchical(tutti_comm *comm, const tutti_op *op) {
-    if (TUTTI_UNLIKELY(comm->hosts->table == NULL)) TUTTI_TRY(prepare(comm, op));
+    if (TUTTI_UNLIKELY(comm->net.hosts->table == NULL)) TUTTI_TRY(prepare(comm, op));
     if (TUTTI_UNLIKELY(op->between_hosts != NULL)) return op->between_hosts(comm, op);
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return barrier(comm, op);

@@ -19,7 +19,7 @@
 
 /* All ranks, with links to those of other hosts. */
 static tutti_rail everyone(tutti_comm *comm, const tutti_op *op) {
-    tutti_rail rail = {.comm = comm, .op = op, .n = comm->nranks, .me = comm->rank, .ranks = comm->hosts->everyone};
+    tutti_rail rail = {.comm = comm, .op = op, .n = comm->nranks, .me = comm->rank, .ranks = comm->net.hosts->everyone};
     return rail;
 }
 
@@ -32,7 +32,7 @@ static int taker(const tutti_hosts *hosts, int host, int local) {
 
 /* Sends this rank's block to one rank of each other host, and receives other ranks' blocks for this host. */
 static tutti_status exchange_blocks(tutti_comm *comm, const tutti_op *op) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     tutti_link_part *parts = hosts->parts;
     int nparts = 0;
     tutti_span own = tutti_op_input(comm, op, comm->rank);
@@ -67,7 +67,7 @@ static tutti_span cut(tutti_span block, window w) {
 }
 
 static tutti_op rounds_of(tutti_comm *comm, const tutti_op *op, const int *ranks, int count, window w) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     const tutti_comm *local = hosts->local;
     size_t item_bytes = tutti_type_bytes(op->type);
     for (int i = 0; i < local->nranks; i++) {
@@ -85,7 +85,7 @@ static tutti_op rounds_of(tutti_comm *comm, const tutti_op *op, const int *ranks
 }
 
 static tutti_status gather_uneven(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     int nlocal = hosts->local->nranks;
     TUTTI_TRY(exchange_blocks(comm, op));
     for (int host = 0; host < hosts->nhosts; host++) {
@@ -123,7 +123,7 @@ static tutti_status gather_piece(tutti_pieces *pieces, size_t k) {
 }
 
 static tutti_status hand_round(tutti_pieces *pieces, size_t k) {
-    const tutti_hosts *hosts = pieces->comm->hosts;
+    const tutti_hosts *hosts = pieces->comm->net.hosts;
     window w = window_of(pieces->context, k);
     for (int host = 0; host < hosts->nhosts; host++) {
         const tutti_host *one = &hosts->all[host];
@@ -138,7 +138,7 @@ static void copy_own(tutti_comm *comm, const tutti_op *op) {
 }
 
 static tutti_status gather_on_rails(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     size_t longest = 0, all_bytes = 0;
     bool flat = comm->nranks == hosts->nhosts;
     for (int rank = 0; rank < comm->nranks; rank++) {
@@ -164,7 +164,7 @@ static tutti_status gather_on_rails(tutti_comm *comm, const tutti_op *op) {
 }
 
 tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op) {
-    return comm->hosts->uniform ? gather_on_rails(comm, op) : gather_uneven(comm, op);
+    return comm->net.hosts->uniform ? gather_on_rails(comm, op) : gather_uneven(comm, op);
 }
 
 /* ------------------------------------------------------------------------- all_to_all of small blocks
@@ -179,13 +179,13 @@ tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op)
 
 /* Returns whether packing and unpacking `bytes` is cheaper than that many messages. */
 static bool pays(const tutti_comm *comm, int messages, size_t bytes) {
-    const tutti_cost *cost = &comm->hosts->table->cost;
+    const tutti_cost *cost = &comm->net.hosts->table->cost;
     return cost->message_us * messages > tutti_cost_of_reducing(cost, COPIES * (double)bytes);
 }
 
 /* Equal on all ranks, like is_rooted. */
 static bool is_exchanged(const tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     int nlocal = hosts->local->nranks;
     if (op->kind != TUTTI_KIND_ALL_TO_ALL || !hosts->uniform || nlocal == 1 || op->count == 0) return false;
     return pays(comm, (nlocal - 1) * (hosts->nhosts - 1),
@@ -210,7 +210,7 @@ static char *by_host(const exchange *x, char *blocks, size_t host, size_t local)
 }
 
 static tutti_status exchange_on_host(const exchange *x) {
-    const tutti_hosts *hosts = x->comm->hosts;
+    const tutti_hosts *hosts = x->comm->net.hosts;
     for (size_t local = 0; local < x->nlocal; local++)
         for (size_t host = 0; host < x->nhosts; host++)
             memcpy(by_local(x, x->out, local, host), tutti_op_input(x->comm, x->op, hosts->all[host].ranks[local]).data,
@@ -221,7 +221,7 @@ static tutti_status exchange_on_host(const exchange *x) {
 }
 
 static tutti_status exchange_on_rail(const exchange *x, const tutti_rail_setup *setup, tutti_rail_block *blocks) {
-    const tutti_hosts *hosts = x->comm->hosts;
+    const tutti_hosts *hosts = x->comm->net.hosts;
     tutti_rail rail = tutti_hierarchical_rail(x->comm, x->op);
     tutti_rail_block *sends = blocks, *receives = blocks + x->nhosts;
     for (size_t host = 0; host < x->nhosts; host++) {
@@ -243,8 +243,8 @@ static tutti_status exchange_small(tutti_comm *comm, const tutti_op *op) {
     exchange x = {.comm = comm,
                   .op = op,
                   .block_bytes = op->count * tutti_type_bytes(op->type),
-                  .nlocal = (size_t)comm->hosts->local->nranks,
-                  .nhosts = (size_t)comm->hosts->nhosts};
+                  .nlocal = (size_t)comm->net.hosts->local->nranks,
+                  .nhosts = (size_t)comm->net.hosts->nhosts};
     size_t all_bytes = tutti_align_up((size_t)comm->nranks * x.block_bytes, TUTTI_CACHE_LINE);
     size_t list_bytes = 2 * x.nhosts * sizeof(tutti_rail_block);
     tutti_rail_setup setup;
@@ -278,7 +278,7 @@ typedef struct rooted {
 } rooted;
 
 static bool is_rooted(const tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     if ((op->kind != TUTTI_KIND_GATHER && op->kind != TUTTI_KIND_SCATTER) || op->count == 0) return false;
     int remote = comm->nranks - hosts->all[hosts->host_of[op->root]].nranks;
     return pays(comm, remote - (hosts->nhosts - 1), op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks);
@@ -293,7 +293,7 @@ static bool is_root(const rooted *x) {
 }
 
 static tutti_status lay_out(rooted *x) {
-    tutti_hosts *hosts = x->comm->hosts;
+    tutti_hosts *hosts = x->comm->net.hosts;
     size_t nblocks = (size_t)(is_root(x) ? x->comm->nranks : is_delegate(x) ? hosts->local->nranks : 0);
     size_t bytes = tutti_align_up(nblocks * x->block_bytes, TUTTI_CACHE_LINE);
     TUTTI_TRY(tutti_hierarchical_setup(x->comm, x->op->kind, x->block_bytes,
@@ -311,7 +311,7 @@ static tutti_status lay_out(rooted *x) {
 
 /* Copies between `packed` and the root's buffer. */
 static void copy_all(const rooted *x, bool unpacks) {
-    const tutti_hosts *hosts = x->comm->hosts;
+    const tutti_hosts *hosts = x->comm->net.hosts;
     char *next = x->packed;
     for (int host = 0; host < x->rail.n && is_root(x); host++)
         for (int i = 0; i < hosts->all[host].nranks; i++, next += x->block_bytes) {
@@ -323,7 +323,7 @@ static void copy_all(const rooted *x, bool unpacks) {
 
 static tutti_status gather(rooted *x, int root) {
     tutti_op part = {.kind = TUTTI_KIND_GATHER,
-                     .root = x->comm->hosts->local_of[x->rail.ranks[x->rail.me]],
+                     .root = x->comm->net.hosts->local_of[x->rail.ranks[x->rail.me]],
                      .src = tutti_op_input(x->comm, x->op, x->comm->rank).data,
                      .dst = x->own.data,
                      .count = x->op->count};
@@ -337,7 +337,7 @@ static tutti_status scatter(rooted *x, int root) {
     copy_all(x, /* unpacks */ false);
     if (is_delegate(x)) TUTTI_TRY(tutti_rail_scatter(&x->rail, &x->setup, root, x->own, x->blocks));
     tutti_op part = {.kind = TUTTI_KIND_SCATTER,
-                     .root = x->comm->hosts->local_of[x->rail.ranks[x->rail.me]],
+                     .root = x->comm->net.hosts->local_of[x->rail.ranks[x->rail.me]],
                      .src = x->own.data,
                      .dst = (void *)(uintptr_t)tutti_op_output(x->comm, x->op, x->comm->rank).data,
                      .count = x->op->count};
@@ -350,7 +350,7 @@ static tutti_status run_rooted(tutti_comm *comm, const tutti_op *op) {
                 .rail = tutti_hierarchical_delegates(comm, op, op->root),
                 .block_bytes = op->count * tutti_type_bytes(op->type)};
     TUTTI_TRY(lay_out(&x));
-    int root = comm->hosts->host_of[op->root];
+    int root = comm->net.hosts->host_of[op->root];
     return op->kind == TUTTI_KIND_GATHER ? gather(&x, root) : scatter(&x, root);
 }
 
@@ -366,7 +366,7 @@ static bool receives_from(const tutti_comm *comm, const tutti_op *op, int other)
 }
 
 static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     int nparts = 0;
     for (int i = 1; i < comm->nranks; i++) {
         int to = (comm->rank + i) % comm->nranks, from = (comm->rank + comm->nranks - i) % comm->nranks;
@@ -387,7 +387,7 @@ static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
 
 /* The same kind among this host's ranks, as all_to_all_v with the entries of these ranks. */
 static tutti_status move_near(tutti_comm *comm, const tutti_op *op) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     const tutti_host *host = &hosts->all[hosts->host];
     const tutti_comm *local = hosts->local;
     size_t item_bytes = tutti_type_bytes(op->type);
@@ -445,7 +445,7 @@ static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
         receives[host] = (tutti_rail_block){.data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
     }
     if (kind == TUTTI_KIND_ALL_TO_ALL) return tutti_rail_all_to_all(&rail, &setup, sends, receives, uniform);
-    int root = comm->hosts->host_of[op->root];
+    int root = comm->net.hosts->host_of[op->root];
     own_in = sends[root];
     own_out = receives[root];
     if (gathers) return tutti_rail_gather(&rail, &setup, root, own_in, receives, /* watch */ NULL);
@@ -453,7 +453,7 @@ static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
 }
 
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op) {
-    if (comm->nranks == comm->hosts->nhosts) return move_flat(comm, op);
+    if (comm->nranks == comm->net.hosts->nhosts) return move_flat(comm, op);
     if (is_exchanged(comm, op)) return exchange_small(comm, op);
     if (is_rooted(comm, op)) return run_rooted(comm, op);
     tutti_op apart;

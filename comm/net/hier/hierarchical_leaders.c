@@ -25,7 +25,7 @@ static bool is_delegate(const delegated *d) {
 }
 
 static int local_delegate(const delegated *d) {
-    return d->rail.comm->hosts->local_of[d->rail.ranks[d->rail.me]];
+    return d->rail.comm->net.hosts->local_of[d->rail.ranks[d->rail.me]];
 }
 
 static size_t count_of(const tutti_pieces *pieces, size_t k) {
@@ -72,7 +72,7 @@ static tutti_status cross(tutti_pieces *pieces, size_t k) {
     const tutti_op *op = pieces->op;
     char *place = place_of(pieces, k);
     size_t count = count_of(pieces, k);
-    int root = op->kind == TUTTI_KIND_ALL_REDUCE ? 0 : pieces->comm->hosts->host_of[op->root];
+    int root = op->kind == TUTTI_KIND_ALL_REDUCE ? 0 : pieces->comm->net.hosts->host_of[op->root];
     if (op->kind == TUTTI_KIND_BROADCAST)
         return tutti_rail_broadcast(&d->rail, &d->setup, root, place, count * tutti_type_bytes(op->type));
     tutti_rail_vector vector = tutti_hierarchical_vector(pieces->comm, op, place, place, count);

@@ -13,8 +13,8 @@
  */
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/queue/queue.h"
 #include "comm/net/hier/hierarchical.h"
+#include "comm/queue/queue.h"
 
 /* The time on the network may grow by this factor compared to one piece. */
 #define MOST_SLOWDOWN 1.05
@@ -32,10 +32,10 @@ static bool waits_for_network(const tutti_cost *cost, double network_us, size_t 
 
 size_t tutti_hierarchical_piece_bytes(const tutti_comm *comm, tutti_kind kind, int nrails, size_t bytes,
                                       size_t host_bytes) {
-    const tutti_rail_table *table = comm->hosts->table;
+    const tutti_rail_table *table = comm->net.hosts->table;
     size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES), piece_bytes = table->piece_bytes;
     size_t whole_bytes = tutti_align_up(bytes, TUTTI_CACHE_LINE);
-    if (comm->nranks == comm->hosts->nhosts) return whole_bytes; /* no part in shared memory */
+    if (comm->nranks == comm->net.hosts->nhosts) return whole_bytes; /* no part in shared memory */
     if (forced > 0) return tutti_align_up(forced, TUTTI_CACHE_LINE);
     if (bytes <= piece_bytes) return whole_bytes;
     double whole_us = tutti_rail_predict(table, kind, bytes);
@@ -61,7 +61,7 @@ tutti_status tutti_pieces_start(tutti_pieces *pieces, tutti_op part) {
     if (!pieces->overlaps) return tutti_hierarchical_local(pieces->comm, pieces->op, part);
     tutti_hierarchical_describe(pieces->op, &part);
     tutti_work *work;
-    TUTTI_TRY(tutti_queue_submit(pieces->comm->hosts->local, &part, &work));
+    TUTTI_TRY(tutti_queue_submit(pieces->comm->net.hosts->local, &part, &work));
     tutti_work_free(pieces->last); /* parts end in the order in which they were started */
     pieces->last = work;
     return TUTTI_OK;

@@ -28,13 +28,13 @@ static tutti_rail_vector vector_of(const tutti_comm *comm, const tutti_op *op) {
 
 /* Element counts of the rail's segments. */
 static void count_rail(const tutti_comm *comm, const tutti_op *op, size_t *counts) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     for (int host = 0; host < hosts->nhosts; host++)
         counts[host] = tutti_op_input(comm, op, hosts->rail[host]).bytes / tutti_type_bytes(op->type);
 }
 
 static tutti_status scatter_flat(tutti_comm *comm, const tutti_op *op) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     tutti_rail rail = tutti_hierarchical_rail(comm, op);
     tutti_rail_setup setup;
     TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_REDUCE_SCATTER, longest_segment(comm, op), 0, &setup, NULL));
@@ -55,7 +55,7 @@ typedef struct scattered {
 
 static char *sum_of(const tutti_pieces *pieces, int host, size_t k) {
     const scattered *s = pieces->context;
-    return s->sums + ((k % 2) * (size_t)pieces->comm->hosts->nhosts + (size_t)host) * s->piece_bytes;
+    return s->sums + ((k % 2) * (size_t)pieces->comm->net.hosts->nhosts + (size_t)host) * s->piece_bytes;
 }
 
 /* Piece k of this rank's input for another rank. */
@@ -68,7 +68,7 @@ static tutti_span piece_for(const tutti_pieces *pieces, int rank, size_t k) {
 
 /* Computes, for each host, this host's sums of the segments of its ranks. */
 static tutti_status reduce_for_hosts(tutti_pieces *pieces, size_t k) {
-    tutti_hosts *hosts = pieces->comm->hosts;
+    tutti_hosts *hosts = pieces->comm->net.hosts;
     size_t item_bytes = tutti_type_bytes(pieces->op->type);
     for (int host = 0; host < hosts->nhosts; host++) {
         for (int i = 0; i < hosts->all[host].nranks; i++) {
@@ -89,7 +89,7 @@ static tutti_status reduce_for_hosts(tutti_pieces *pieces, size_t k) {
 static tutti_status scatter_sums(tutti_pieces *pieces, size_t k) {
     const scattered *s = pieces->context;
     int nhosts = s->rail.n;
-    tutti_hosts *hosts = pieces->comm->hosts;
+    tutti_hosts *hosts = pieces->comm->net.hosts;
     size_t item_bytes = tutti_type_bytes(pieces->op->type);
     for (int host = 0; host < nhosts; host++) {
         hosts->srcs[host] = sum_of(pieces, host, k);
@@ -101,7 +101,7 @@ static tutti_status scatter_sums(tutti_pieces *pieces, size_t k) {
 }
 
 static tutti_status scatter_on_rails(tutti_comm *comm, const tutti_op *op) {
-    tutti_hosts *hosts = comm->hosts;
+    tutti_hosts *hosts = comm->net.hosts;
     size_t longest = longest_segment(comm, op), nlocal = (size_t)hosts->local->nranks, nhosts = (size_t)hosts->nhosts;
     scattered s = {.rail = tutti_hierarchical_rail(comm, op)};
     s.piece_bytes = tutti_hierarchical_piece_bytes(comm, TUTTI_KIND_REDUCE_SCATTER, (int)nlocal, longest,
@@ -133,7 +133,7 @@ static tutti_status reduce_segment(tutti_comm *comm, const tutti_op *op, int ran
 }
 
 tutti_status tutti_hierarchical_reduce_scatter(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->hosts;
+    const tutti_hosts *hosts = comm->net.hosts;
     if (comm->nranks == hosts->nhosts && op->reduction != TUTTI_PREMUL_SUM) return scatter_flat(comm, op);
     if (hosts->uniform) return scatter_on_rails(comm, op);
     for (int rank = 0; rank < comm->nranks; rank++) TUTTI_TRY(reduce_segment(comm, op, rank));

@@ -70,7 +70,7 @@ static void stage(const move *m, uint64_t round) {
 }
 
 static void fill_table(const move *m) {
-    tutti_count_entry *table = tutti_slots_table(m->comm->slots, m->op->sequence);
+    tutti_count_entry *table = tutti_slots_table(m->comm->shm.slots, m->op->sequence);
     for (int reader = 0; reader < m->comm->nranks; reader++) {
         tutti_span segment = tutti_op_input(m->comm, m->op, reader);
         table[reader] = (tutti_count_entry){.address = (uint64_t)(uintptr_t)segment.data,
@@ -93,7 +93,7 @@ static tutti_status begin(move *m) {
     if (m->pieces > 0) stage(m, 0);
     tutti_post *post = tutti_post_own(comm, m->op);
     post->src = (uint64_t)(uintptr_t)m->op->src;
-    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
     post->flags = m->lends ? TUTTI_POST_SRC_DIRECT : 0;
     post->rounds = m->pieces;
     post->first = m->staging.first;

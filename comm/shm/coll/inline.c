@@ -19,7 +19,7 @@ static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, s
 
 static void take_reduced(tutti_comm *comm, const tutti_op *op) {
     size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * op->count * tutti_type_bytes(op->type) : 0;
-    for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = shown(comm, op, rank, offset);
+    for (int rank = 0; rank < comm->nranks; rank++) comm->shm.views[rank] = shown(comm, op, rank, offset);
     tutti_shared_reduce_views(comm, op, op->dst, op->count);
 }
 

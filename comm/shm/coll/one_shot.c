@@ -58,7 +58,7 @@ static tutti_status begin(whole *w) {
     tutti_post *post = tutti_post_own(comm, op);
     post->src = (uint64_t)(uintptr_t)op->src;
     post->dst = (uint64_t)(uintptr_t)op->dst;
-    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
     post->rounds = w->rounds;
     post->first = w->staging.first;
     post->flags = flags | (w->late ? 0 : TUTTI_POST_STAGED);
@@ -83,14 +83,14 @@ static tutti_status reduce_chunk(const whole *w, uint64_t round) {
     size_t start = round * w->chunk_bytes, bytes = bytes_of(w, round);
     for (int rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank) {
-            comm->views[rank] = (const char *)w->op->src + start;
+            comm->shm.views[rank] = (const char *)w->op->src + start;
         } else if (is_direct(w, rank)) {
-            comm->views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, w->op, rank)->src + start, bytes);
-            if (comm->views[rank] == NULL) return tutti_shared_outside(rank);
+            comm->shm.views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, w->op, rank)->src + start, bytes);
+            if (comm->shm.views[rank] == NULL) return tutti_shared_outside(rank);
         } else {
             if (round > 0 || !tutti_shared_posted(comm, w->op, rank, TUTTI_POST_STAGED))
                 TUTTI_TRY(tutti_step_wait(comm, w->op, rank, round + 1));
-            comm->views[rank] = tutti_staging_of(&w->staging, rank, round);
+            comm->shm.views[rank] = tutti_staging_of(&w->staging, rank, round);
         }
     }
     void *dst = (char *)w->op->dst + start;

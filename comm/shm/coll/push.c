@@ -27,16 +27,16 @@ static void prefetch_block(const tutti_comm *comm, size_t offset, size_t end) {
     size_t stop = tutti_min_size(offset + BLOCK_BYTES, end);
     for (int rank = 0; rank < comm->nranks; rank++)
         for (size_t i = offset; i < stop && rank != comm->rank; i += TUTTI_CACHE_LINE)
-            tutti_prefetch_to_write(comm->buffers[rank] + i);
+            tutti_prefetch_to_write(comm->shm.buffers[rank] + i);
 }
 
 /* All ranks overwrite their inputs: comm->views are comm->buffers plus `offset`. */
 static void push_block_in_place(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
-    for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = comm->buffers[rank] + offset;
-    char *own = comm->buffers[comm->rank] + offset;
+    for (int rank = 0; rank < comm->nranks; rank++) comm->shm.views[rank] = comm->shm.buffers[rank] + offset;
+    char *own = comm->shm.buffers[comm->rank] + offset;
     tutti_shared_reduce_views(comm, op, own, bytes / tutti_type_bytes(op->type));
     for (int rank = 0; rank < comm->nranks; rank++)
-        if (rank != comm->rank) memcpy(comm->buffers[rank] + offset, own, bytes);
+        if (rank != comm->rank) memcpy(comm->shm.buffers[rank] + offset, own, bytes);
 }
 
 static void push_in_place(tutti_comm *comm, const tutti_op *op, size_t end) {
@@ -53,11 +53,11 @@ static void push_in_place(tutti_comm *comm, const tutti_op *op, size_t end) {
 static void push_apart(tutti_comm *comm, const tutti_op *op, size_t end) {
     for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
         size_t bytes = tutti_min_size(BLOCK_BYTES, end - offset);
-        char *own = comm->buffers[comm->rank] + offset;
+        char *own = comm->shm.buffers[comm->rank] + offset;
         tutti_shared_reduce_views(comm, op, own, bytes / tutti_type_bytes(op->type));
         for (int rank = 0; rank < comm->nranks; rank++) {
-            if (rank != comm->rank) tutti_slots_write(comm, comm->buffers[rank] + offset, own, bytes);
-            comm->views[rank] = (const char *)comm->views[rank] + bytes;
+            if (rank != comm->rank) tutti_slots_write(comm, comm->shm.buffers[rank] + offset, own, bytes);
+            comm->shm.views[rank] = (const char *)comm->shm.views[rank] + bytes;
         }
         if (TUTTI_UNLIKELY(tutti_fault("push_stop"))) raise(SIGSTOP);
     }
@@ -65,7 +65,7 @@ static void push_apart(tutti_comm *comm, const tutti_op *op, size_t end) {
 
 static bool is_in_place(const tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++)
-        if (comm->views[rank] != comm->buffers[rank]) return false;
+        if (comm->shm.views[rank] != comm->shm.buffers[rank]) return false;
     return true;
 }
 
@@ -77,8 +77,8 @@ static tutti_status find_buffers(tutti_comm *comm, const tutti_op *op, size_t of
         const char *src = own ? op->src : tutti_shared_at(comm, rank, post->src + offset, bytes);
         const char *dst = own ? op->dst : tutti_shared_at(comm, rank, post->dst + offset, bytes);
         if (src == NULL || dst == NULL) return tutti_shared_outside(rank);
-        comm->views[rank] = own ? src + offset : src;
-        comm->buffers[rank] = (char *)(uintptr_t)(own ? dst + offset : dst);
+        comm->shm.views[rank] = own ? src + offset : src;
+        comm->shm.buffers[rank] = (char *)(uintptr_t)(own ? dst + offset : dst);
     }
     return TUTTI_OK;
 }
@@ -89,7 +89,7 @@ tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op) {
     TUTTI_TRY(find_buffers(comm, op, own.start * item_bytes, own.count * item_bytes));
     if (is_in_place(comm)) push_in_place(comm, op, own.count * item_bytes);
     else if (tutti_shared_streams(op->count * item_bytes))
-        tutti_shared_stream_views(comm, op, (void *const *)comm->buffers, comm->nranks, own.count);
+        tutti_shared_stream_views(comm, op, (void *const *)comm->shm.buffers, comm->nranks, own.count);
     else push_apart(comm, op, own.count * item_bytes);
     return tutti_shared_finish(comm, op, /* lends */ true);
 }

@@ -31,7 +31,7 @@ static void stage(const scatter *x, uint64_t round) {
 /* Fills the table, and returns the largest segment, which is equal on all ranks, since the counts are. */
 static size_t largest_segment(const scatter *x) {
     size_t largest = 0;
-    tutti_count_entry *table = tutti_slots_table(x->comm->slots, x->op->sequence);
+    tutti_count_entry *table = tutti_slots_table(x->comm->shm.slots, x->op->sequence);
     for (int reader = 0; reader < x->comm->nranks; reader++) {
         tutti_span segment = tutti_op_input(x->comm, x->op, reader);
         largest = tutti_max_size(largest, segment.bytes);
@@ -52,7 +52,7 @@ static tutti_status begin(scatter *x) {
     if (!x->lends) stage(x, 0);
     tutti_post *post = tutti_post_own(comm, x->op);
     post->src = (uint64_t)(uintptr_t)x->op->src;
-    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
     post->rounds = x->rounds;
     post->first = x->staging.first;
     post->flags = x->lends ? TUTTI_POST_SRC_DIRECT : 0;
@@ -66,16 +66,16 @@ static tutti_status find_piece(const scatter *x, int rank, uint64_t round, size_
     size_t start = round * x->piece_bytes;
     tutti_span own = tutti_op_input(comm, x->op, comm->rank);
     if (rank == comm->rank) {
-        comm->views[rank] = own.data + start;
+        comm->shm.views[rank] = own.data + start;
     } else if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_SRC_DIRECT)) {
         uint64_t segment = x->op->kind == TUTTI_KIND_REDUCE_SCATTER
                                ? tutti_post_of(comm, x->op, rank)->src + (size_t)comm->rank * own.bytes
                                : tutti_shared_table_of(comm, x->op, rank)[comm->rank].address;
-        comm->views[rank] = tutti_shared_at(comm, rank, segment + start, bytes);
-        if (comm->views[rank] == NULL) return tutti_shared_outside(rank);
+        comm->shm.views[rank] = tutti_shared_at(comm, rank, segment + start, bytes);
+        if (comm->shm.views[rank] == NULL) return tutti_shared_outside(rank);
     } else {
         if (round > 0) TUTTI_TRY(tutti_step_wait(comm, x->op, rank, round + 1));
-        comm->views[rank] = tutti_staging_of(&x->staging, rank, round) + (size_t)comm->rank * x->piece_bytes;
+        comm->shm.views[rank] = tutti_staging_of(&x->staging, rank, round) + (size_t)comm->rank * x->piece_bytes;
     }
     return TUTTI_OK;
 }

@@ -68,7 +68,7 @@ uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op) {
     if (is_readable(comm, op->src, bytes)) flags |= TUTTI_POST_SRC_DIRECT;
     if (op->kind == TUTTI_KIND_ALL_REDUCE && is_readable(comm, op->dst, bytes)) flags |= TUTTI_POST_DST_DIRECT;
     /* Other ranks may choose push.c before this rank does. */
-    if ((flags & TUTTI_POST_DST_DIRECT) != 0) comm->exposed = op->sequence;
+    if ((flags & TUTTI_POST_DST_DIRECT) != 0) comm->shm.exposed = op->sequence;
     return flags;
 }
 
@@ -96,7 +96,7 @@ tutti_status tutti_shared_outside(int rank) {
 
 /* The slots that `rank` leased for op; the leases of all ranks have the same shape. */
 static tutti_slots slots_of(const tutti_comm *comm, const tutti_op *op, int rank) {
-    tutti_slots slots = *comm->slots;
+    tutti_slots slots = *comm->shm.slots;
     slots.memory = (char *)tutti_shared_at(comm, rank, tutti_post_of(comm, op, rank)->slots, slots.bytes);
     return slots;
 }
@@ -115,7 +115,7 @@ size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share) {
 }
 
 tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out) {
-    tutti_staging staging = {.comm = comm, .op = op, .stride = stride, .depth = comm->slots->ring_bytes / stride};
+    tutti_staging staging = {.comm = comm, .op = op, .stride = stride, .depth = comm->shm.slots->ring_bytes / stride};
     TUTTI_TRY(tutti_slots_take(comm, op, stride, stride, &staging.first));
     *staging_out = staging;
     return TUTTI_OK;
@@ -127,7 +127,7 @@ tutti_status tutti_staging_await(const tutti_staging *staging, uint64_t round, u
 }
 
 char *tutti_staging_own(const tutti_staging *staging, uint64_t round) {
-    return staging->comm->slots->memory + (staging->first + round) % staging->depth * staging->stride;
+    return staging->comm->shm.slots->memory + (staging->first + round) % staging->depth * staging->stride;
 }
 
 const char *tutti_staging_of(const tutti_staging *staging, int rank, uint64_t round) {
@@ -155,11 +155,11 @@ void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool stream
 static tutti_reduce_args views_to(tutti_comm *comm, const tutti_op *op, void *dst, size_t count) {
     bool premul = op->reduction == TUTTI_PREMUL_SUM;
     for (int rank = 0; premul && rank < comm->nranks; rank++)
-        comm->factors[rank] = rank == comm->rank ? op->factor : tutti_post_of(comm, op, rank)->factor;
+        comm->shm.factors[rank] = rank == comm->rank ? op->factor : tutti_post_of(comm, op, rank)->factor;
     return (tutti_reduce_args){
         .dst = dst,
-        .srcs = comm->views,
-        .factors = premul ? comm->factors : NULL,
+        .srcs = comm->shm.views,
+        .factors = premul ? comm->shm.factors : NULL,
         .nsrcs = comm->nranks,
         .count = count,
         .type = op->type,

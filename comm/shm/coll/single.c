@@ -9,7 +9,7 @@
 tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op) {
     tutti_span input = tutti_op_input(comm, op, 0);
     if (tutti_op_reduces(op)) {
-        comm->views[0] = input.data;
+        comm->shm.views[0] = input.data;
         tutti_shared_reduce_views(comm, op, (void *)tutti_op_output(comm, op, 0).data,
                                   input.bytes / tutti_type_bytes(op->type));
     } else if (tutti_op_has_output(op, 0) && input.bytes > 0) {

@@ -69,7 +69,7 @@ static tutti_status begin(reduction *x, size_t staged_count) {
     tutti_post *post = tutti_post_own(comm, op);
     post->src = (uint64_t)(uintptr_t)op->src;
     post->dst = (uint64_t)(uintptr_t)op->dst;
-    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
     post->rounds = 0;
     post->first = x->staging.first;
     post->flags = flags;
@@ -83,12 +83,12 @@ static tutti_status find_inputs(const reduction *x, const chunk *c, size_t offse
     tutti_comm *comm = x->comm;
     for (int rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank) {
-            comm->views[rank] = (const char *)x->op->src + offset;
+            comm->shm.views[rank] = (const char *)x->op->src + offset;
         } else if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_SRC_DIRECT)) {
-            comm->views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->src + offset, bytes);
-            if (comm->views[rank] == NULL) return tutti_shared_outside(rank);
+            comm->shm.views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->src + offset, bytes);
+            if (comm->shm.views[rank] == NULL) return tutti_shared_outside(rank);
         } else {
-            comm->views[rank] = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
+            comm->shm.views[rank] = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
         }
     }
     return TUTTI_OK;
@@ -111,7 +111,8 @@ static tutti_status reduce_slice(const reduction *x, const chunk *c) {
         char *result = has_output ? (char *)x->op->dst + offset + done : shown + done;
         tutti_shared_reduce_views(comm, x->op, result, part / x->item_bytes);
         if (shows && has_output) tutti_slots_write(comm, shown + done, result, part);
-        for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = (const char *)comm->views[rank] + part;
+        for (int rank = 0; rank < comm->nranks; rank++)
+            comm->shm.views[rank] = (const char *)comm->shm.views[rank] + part;
     }
     return TUTTI_OK;
 }

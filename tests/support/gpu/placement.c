@@ -67,7 +67,7 @@ tutti_status placement_with_rank(ranks_context *context, const char *engine,
     cuda_rank rank;
     TUTTI_TRY(cuda_rank_open(context, (size_t)4 << 20, &rank));
     TUTTI_TRY(body(context, &rank));
-    const char *used = context->comm->gpu->engine->name;
+    const char *used = context->comm->cuda.streams->engine->name;
     RANKS_CHECK(strcmp(used, engine) == 0, "\"%s\" did it, not \"%s\"", used, engine);
     return cuda_rank_close(&rank, context->comm);
 }

@@ -81,8 +81,8 @@ tutti_status links_open_doors(ranks_context *context, links_doors *d) {
 tutti_status links_exchange_by_doors(links_stage *s, links_doors *d, int to, char *mine, int from, char *theirs,
                                      size_t bytes) {
     links_fill(mine, s->rail.me, bytes);
-    s->rail.comm->hosts = &d->hosts;
+    s->rail.comm->net.hosts = &d->hosts;
     tutti_status status = tutti_link_exchange(&s->rail, to, mine, bytes, from, theirs, bytes);
-    s->rail.comm->hosts = NULL;
+    s->rail.comm->net.hosts = NULL;
     return status == TUTTI_OK ? links_compare(theirs, from, bytes) : status;
 }
