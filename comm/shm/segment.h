@@ -69,8 +69,8 @@ tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int
 tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int local_rank);
 /* A tutti_peer_table (comm/init/peer_table.h). */
 const void *tutti_shm_segment_peer_table(const tutti_shm_segment *segment);
-/* Of tutti_listener_info (comm/net/listener.h), indexed by rank of the world; NULL on a single host. Each rank writes
- * its own entry, the leader those of other hosts. */
+/* A table of tutti_listener_info (comm/net/listener.h), indexed by rank of the world; NULL on a single host. Each rank
+ * writes its own entry, the leader those of other hosts. */
 void *tutti_shm_segment_listeners(const tutti_shm_segment *segment);
 
 /* True if the page belongs to this segment. NULL is allowed. */

@@ -369,7 +369,7 @@ static void plan_steps(tutti_trainer *train) {
     }
 }
 
-/* Of the ranks that compute the same losses, the first counts them. */
+/* True on the first of the ranks that compute the same losses: only that rank counts them. */
 static bool counts_losses(const tutti_trainer *train) {
     const tutti_part *part = tutti_model_output_part(train->model);
     for (int a = 0; a < train->strategy.naxes; a++)

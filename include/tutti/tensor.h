@@ -274,8 +274,8 @@ typedef struct tutti_plan_details {
     uint64_t least_bytes;                /* the least that this rank must receive, whatever the plan */
     /* Scratch that the plan keeps; more once ranks of a host could not read a shard */
     uint64_t scratch_bytes;
-    /* Of one run, in memory of tutti_mem_alloc; the same on all ranks. With CUDA memory it is 0, except for plans
-     * in CUDA memory alone between ranks that have called tutti_placement_measure before. */
+    /* Predicted time of one run, in memory of tutti_mem_alloc; the same on all ranks. With CUDA memory it is 0, except
+     * for plans in CUDA memory alone between ranks that have called tutti_placement_measure before. */
     double predicted_us;
 } tutti_plan_details;
 /* Gives the plan's details. TUTTI_ERR_ARGUMENT when an argument is NULL. */

@@ -123,7 +123,7 @@ typedef struct tutti_train_model {
      * "lenet", for CIFAR "resnet20", or, with options.resume, the checkpoint's model. With layers: a name for
      * checkpoints and messages; NULL: "model". */
     const char *name TUTTI_ZERO;
-    /* Of a ready model; 0: the number of classes of the data, which must then be known */
+    /* Number of classes of a ready model; 0: that of the data, which must then be known */
     int classes TUTTI_ZERO;
     /* Dropout rate of a ready model; 0: the model's own (lenet: 0.5); below 0: none */
     double dropout TUTTI_ZERO;
@@ -215,8 +215,8 @@ typedef struct tutti_train_moment {
     bool has_loss;       /* step_end: the loss of this step was read (options.loss_every, monitor_every) */
     double loss;         /* the last loss that was read, the mean over the samples of all ranks; NaN: none */
     double lr;           /* learning rate of the step */
-    /* Of all ranks: with has_loss since the last step that had it, else over recent steps; without the time of
-     * tests and checkpoints. */
+    /* Samples of all ranks per second: with has_loss since the last step that had it, else over recent steps; without
+     * the time of tests and checkpoints. */
     double samples_per_second;
     const tutti_train_evaluation *test; /* evaluated: the result; else NULL */
     const char *path;                   /* saved: path of the checkpoint; else NULL */

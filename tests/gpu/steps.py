@@ -80,7 +80,7 @@ class Command:
             return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", file.read(2 * MOST_BYTES).decode(errors="replace"))
 
     def trim(self):
-        """Of endless output, keeps the beginning and the end."""
+        """Keeps the beginning and the end of endless output."""
         with open(self.log, "r+b") as file:
             written = file.seek(0, os.SEEK_END) - self.begin
             if written <= MOST_BYTES:

@@ -26,7 +26,7 @@
 #include "tests/support/sweep.h"
 
 #define LAYOUT(...) ((const int[]){__VA_ARGS__, 0})
-#define PATTERN     "nobody may read this: 0123456789"
+#define PATTERN     "not readable on the net: 0123456789"
 #define SECRET      "the word that all hosts know"
 
 static const char *const encrypted[] = {"TUTTI_ENCRYPT=1", "TUTTI_SECRET=" SECRET, NULL};

@@ -119,7 +119,7 @@ static tutti_status try_all_gather(rails_rank *rank, const char *name, size_t by
         tutti_rail_all_gather(&rank->rail, &rank->setup, blocks, &(tutti_rail_watch){.arrived = see, .context = &s}));
     for (int i = 0; i < n; i++) {
         TUTTI_TRY(check_bytes(rank, name != NULL ? name : "choice", &blocks[i], i, 0));
-        RANKS_CHECK(s.times[i] == (i != rank->rail.me), "block %d was told %d times", i, s.times[i]);
+        RANKS_CHECK(s.times[i] == (i != rank->rail.me), "block %d was reported %d times", i, s.times[i]);
     }
     free_blocks(blocks, n);
     return TUTTI_OK;

@@ -24,7 +24,7 @@
 
 #define PATIENCE_MS 20000
 #define LOG_BYTES   (1 << 20)
-#define PATTERN     "nobody may read this "
+#define PATTERN     "this must be hidden! "
 
 static const tutti_transport *const tls = &tutti_tls_transport;
 

@@ -1,6 +1,6 @@
 /*
- * Cases of test_rdma_pair in which a pipe ends or something fails: closing, killed processes, queue pairs and links that break,
- * memory that cannot be registered, no way at all.
+ * Cases of test_rdma_pair in which a pipe ends or something fails: closing, killed processes, queue pairs and links that
+ * break, memory that cannot be registered, adapters that do not reach each other.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static tutti_status sent_before_close(rdma_pair *pair) {
     if (pair->first) return TUTTI_OK; /* closes at once */
     usleep(200000);
     TUTTI_TRY(tutti_verbs_transport.recv(pair->pipe, pair->in, 8));
-    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("has ended"), "no end was told: %s",
+    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("has ended"), "no end was reported: %s",
           tutti_last_error());
     return TUTTI_OK;
 }
@@ -44,7 +44,7 @@ static tutti_status read_after_close(rdma_pair *pair) {
     for (int i = 0; i < 1000; i++) TUTTI_TRY(tutti_verbs_transport.progress(pair->pipe));
     for (unsigned i = 0; i < MESSAGES; i++) TUTTI_TRY(rdma_case_carry(pair, false, BYTES, i));
     TUTTI_TRY(tutti_verbs_transport.recv(pair->pipe, pair->in, 8));
-    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("has ended"), "no end was told: %s",
+    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("has ended"), "no end was reported: %s",
           tutti_last_error());
     return TUTTI_OK;
 }
@@ -64,7 +64,8 @@ static tutti_status cut_off(rdma_pair *pair) {
         return TUTTI_OK;
     }
     TUTTI_TRY(tutti_verbs_transport.send(pair->pipe, &part, 1));
-    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("cut off"), "no end was told: %s", tutti_last_error());
+    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("cut off"), "no end was reported: %s",
+          tutti_last_error());
     return TUTTI_OK;
 }
 

@@ -276,7 +276,7 @@ static bool look_at(group *g, tutti_launch_rank *rank) {
     return rank->failed;
 }
 
-/* Of several failures detected at once, a death by signal counts as the cause: ranks that detect a dead peer exit. */
+/* If several failures are detected at once, a death by signal is the cause: ranks that detect a dead peer exit. */
 static void look_at_all(group *g) {
     int failed = -1;
     for (int i = 0; i < g->nranks; i++) {

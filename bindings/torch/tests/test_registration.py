@@ -111,7 +111,7 @@ class Registration(unittest.TestCase):
                 start = time.perf_counter()
                 entry.load()()
                 return time.perf_counter() - start
-            # Of many, since a fork copies each page at its first write, and other processes take the core at times.
+            # The fastest of many, since a fork copies each page at its first write, and other processes take the core at times.
             print(min(load() for _ in range(50)))
         """
         self.assertLess(float(self.expect(body).stdout), 1e-3)

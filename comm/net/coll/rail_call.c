@@ -128,7 +128,7 @@ tutti_status tutti_rail_move(const tutti_rail_call *call, tutti_link_part *parts
                         : tutti_link_move(call->rail, parts, kept);
 }
 
-/* Of the result: small enough for the caller to poll the links again within some microseconds. */
+/* Bytes of the result per call: small enough for the caller to poll the links again within some microseconds. */
 #define ADDED_BYTES ((size_t)32 << 10)
 
 bool tutti_rail_add_some(void *adding) {

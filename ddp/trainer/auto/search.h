@@ -36,7 +36,7 @@ void tutti_search_fini(tutti_search *search);
 /* Adds a table of zeros over variables whose numbers of choices are already set; the caller fills it in. */
 tutti_status tutti_search_add(tutti_search *search, const int *variables, int nvariables, double **values_out);
 
-/* Of several optimal results, returns the one with the earliest choices. least_out: INFINITY if no combination is
+/* Among several optimal results, returns the one with the earliest choices. least_out: INFINITY if no combination is
  * allowed. Tables above some hundred MB fail with TUTTI_ERR_UNSUPPORTED. */
 tutti_status tutti_search_solve(const tutti_search *search, int *choices_out, double *least_out);
 

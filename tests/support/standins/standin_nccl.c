@@ -262,7 +262,7 @@ tutti_nccl_result ncclCommInitRankConfig(tutti_nccl_comm *comm_out, int nranks, 
     if (!standin_nccl_is_config(config))
         return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "the stand-in has non-blocking communicators only");
     if (known.magic != MAGIC || nranks > STANDIN_RANKS || rank < 0 || rank >= nranks)
-        return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "id, rank or number of ranks cannot be");
+        return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "the id is unknown, or the rank is out of range");
     tutti_nccl_comm comm = standin_nccl_make(&id, rank, nranks, standin_cuda()->current());
     if (comm == NULL) return standin_nccl_fail(TUTTI_NCCL_SYSTEM_ERROR, "rank 0's process has ended");
     pthread_t thread;
