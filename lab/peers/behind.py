@@ -40,8 +40,8 @@ class Behind:
             yield "  %-72s %s: %.2f%s" % (where, table.best_peer(size)[0], ratio, doubt)
         yield "  " + self.summary()
 
-    def page(self, machine, libraries):
-        """In Markdown. machine: lines about it; libraries: those that took part."""
+    def page(self, machine, libraries, confirm=0):
+        """In Markdown. machine: lines about it; libraries: those that took part; confirm: the rounds added to cells behind."""
         yield "# Where a peer is ahead"
         yield ""
         yield "%s. Written by" % time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
@@ -49,7 +49,10 @@ class Behind:
         yield "    " + command()
         yield ""
         yield "%s." % self.summary().capitalize()
-        yield "The spread is the slowest round over the fastest one, for the cell with the larger spread."
+        yield "The spread is the slowest round over the fastest one, for the cell with the larger spread; from four rounds on,"
+        yield "the slowest and the fastest round are left out of it."
+        if confirm:
+            yield "Each cell that was behind was then measured in up to %d more rounds, if its state of the cores came back." % confirm
         yield ""
         yield from ("    " + line for line in machine)
         yield ""

@@ -40,8 +40,10 @@ class Cell:
 
     def __init__(self, rows):
         self.quiet = any(row["quiet"] for row in rows)
-        times = [row["us"] for row in rows if row["quiet"] or not self.quiet]
-        self.us, self.spread, self.rounds = statistics.median(times), max(times) / min(times), len(times)
+        times = sorted(row["us"] for row in rows if row["quiet"] or not self.quiet)
+        self.us, self.rounds = statistics.median(times), len(times)
+        usual = times[1:-1] if self.rounds >= 4 else times  # one odd round would hide that all others differ
+        self.spread = usual[-1] / usual[0]
 
     def text(self):
         once = "(1)" if self.rounds == 1 else ""

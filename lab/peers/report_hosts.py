@@ -98,7 +98,7 @@ result is checked (wrong elements: %d). To run it again, as root:
 Cores are *near* where a cache line takes less than %g ns from one to the other, else *far*; in virtual machines that
 changes. It is measured before and after each row: tables are kept apart by it, and peers count only in rounds in
 which they and Tutti had the same distance. Times are medians over rounds, in microseconds (m: milliseconds), one way
-for ping_pong; xN: worst / best round where above 1.2; (1): one round only; !: other processes used the cores, or half
+for ping_pong; xN: spread over rounds where above 1.2; (1): one round only; !: other processes used the cores, or half
 of one. Samples were repeated, for a while, if a core was slower than it had been before (because of other work on its
 other half, which a virtual machine cannot see). *peer / tutti* is the time of the best peer over Tutti's, bold where
 the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti /
@@ -108,7 +108,7 @@ sockets* the time over that of bare sockets that move only the bytes that must c
 
 def again(options):
     """The options that determine the measurements, quoted for a shell."""
-    names = ["ranks", "congestion", "rate", "collectives", "rounds", "samples", "sample_ms", "min_bytes", "max_bytes", "factor"]
+    names = ["ranks", "congestion", "rate", "collectives", "rounds", "confirm", "samples", "sample_ms", "min_bytes", "max_bytes", "factor"]
     values = [(name, getattr(options, name)) for name in names]
     words = ["--%s %s" % (name.replace("_", "-"), ",".join(value) if isinstance(value, list) else value)
              for name, value in values if value not in ("", None)]

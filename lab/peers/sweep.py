@@ -10,8 +10,8 @@ COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_t
 ON_DEMAND = ["gather", "scatter"]  # rooted, like broadcast: each rank in turn
 # The columns in the order in which core.c writes them.
 NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns", "slow", "pace_ns"]
-QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0}
-FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
+QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0, "confirm": 0}
+FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0, "confirm": 4}
 
 
 def add_options(parser, libraries, full=None):
@@ -31,6 +31,7 @@ def add_options(parser, libraries, full=None):
     add("--factor", type=int, help="factor from one size to the next (%d, quick: 64)" % full["factor"])
     add("--samples", type=int, help="samples of a row, at most 64 (7, quick: 3)")
     add("--sample-ms", type=float, help="time of a sample; at least one operation (20, quick: 5)")
+    add("--confirm", type=int, help="more rounds for the cells that are behind after --rounds (4, quick: 0)")
     launches.add_options(parser)
 
 
@@ -66,25 +67,32 @@ def arguments_of(library, collective, sizes, options):
 
 
 def measure(libraries, number, world, options, work, journal):
-    """Rows of one round in one world (a number of ranks, or another argument of the libraries' start()): libraries take
-    turns within each collective. A library that fails is recorded in the journal's failures and not tried again."""
+    """Rows of one round in one world (a number of ranks, or another argument of the libraries' start())."""
+    rows = []
+    for collective in options.collectives:
+        rows += measure_collective(libraries, number, world, collective, sizes_of(options, collective), options, work, journal)
+    return rows
+
+
+def measure_collective(libraries, number, world, collective, sizes, options, work, journal):
+    """Rows of one collective, for which the libraries take turns. A library that fails is recorded in the journal's
+    failures and not tried again."""
     rows = []
     name = report.world_text(world)
-    for collective in options.collectives:
-        for library in libraries:
-            place = (library.name, collective, name)
-            sizes = [size for size in sizes_of(options, collective) if library.measures(collective, size)]
-            if place in journal.failures or not sizes:
-                continue
-            arguments = arguments_of(library, collective, sizes, options)
-            new, trouble = journal.look_up((number, *place, *arguments), partial(
-                launches.launch_quietly, library, world, arguments, NAMES, options, work))
-            rows += [dict(row, round=number, wrong=row["wrong"] if library.checked else None) for row in new]
-            note = "" if new and new[0]["quiet"] else ", disturbed"
-            print("# round %d, %s, %s, %s: %s" % (number, name, collective, library.name, trouble or
-                  "%d rows%s" % (len(new), note)), file=sys.stderr, flush=True)
-            if trouble:
-                journal.failures[place] = trouble
+    for library in libraries:
+        place = (library.name, collective, name)
+        own_sizes = [size for size in sizes if library.measures(collective, size)]
+        if place in journal.failures or not own_sizes:
+            continue
+        arguments = arguments_of(library, collective, own_sizes, options)
+        new, trouble = journal.look_up((number, *place, *arguments), partial(
+            launches.launch_quietly, library, world, arguments, NAMES, options, work))
+        rows += [dict(row, round=number, wrong=row["wrong"] if library.checked else None) for row in new]
+        note = "" if new and new[0]["quiet"] else ", disturbed"
+        print("# round %d, %s, %s, %s: %s" % (number, name, collective, library.name, trouble or
+              "%d rows%s" % (len(new), note)), file=sys.stderr, flush=True)
+        if trouble:
+            journal.failures[place] = trouble
     return rows
 
 

@@ -1,4 +1,6 @@
-"""lab/peers/behind.py: which cells count as behind a peer, and the page that lists them."""
+"""lab/peers/behind.py: which cells count as behind a peer, and the page that lists them; confirm.py: which of them are
+measured again."""
+import argparse
 import os
 import sys
 import unittest
@@ -7,6 +9,7 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "lab", "peers"))
 import behind  # pylint: disable=wrong-import-position
+import confirm  # pylint: disable=wrong-import-position
 import libraries  # pylint: disable=wrong-import-position
 import report  # pylint: disable=wrong-import-position
 
@@ -32,6 +35,10 @@ class Cells(unittest.TestCase):
         self.assertEqual((len(found.found), len(found.clear)), (1, 0))
         self.assertIn("0 of 1 cells are behind a peer beyond the spread of the run; 1 more within it, 0 were", found.summary())
 
+    def test_one_odd_round_does_not_hide_the_others(self):
+        found = find(rows("tutti", 8, [2.0, 2.1, 2.0, 9.0]), rows("peer", 8, [1.0, 1.1, 1.0, 1.1]))
+        self.assertEqual(len(found.clear), 1)
+
     def test_a_disturbed_one_does_not(self):
         found = find(rows("tutti", 8, [2.0]), rows("peer", 8, [1.0], quiet=False))
         self.assertEqual(len(found.clear), 0)
@@ -53,6 +60,35 @@ class Cells(unittest.TestCase):
         before, sys.argv = sys.argv, ["/somewhere/compare", "--out", "/tmp/here", "--ranks", "2"]
         self.addCleanup(setattr, sys, "argv", before)
         self.assertEqual(behind.command(), "bench/compare --out FOLDER --ranks 2")
+
+
+class Confirm(unittest.TestCase):
+    """Rows of two rounds, and a machine whose cores are `states` in the further rounds."""
+
+    def run_with(self, first, states):
+        known, calls = list(first), []
+
+        def again(number, ranks, collective, sizes, names):
+            calls.append((number, ranks, collective, sizes, sorted(names)))
+            return [dict(row, state=states[number - 3]) for name in names for size in sizes for row in rows(name, size, [1.0])]
+
+        tables = report.make_tables(known, ["tutti", "tutti-mem", "peer", "other"])
+        confirm.measure(known, tables, argparse.Namespace(rounds=2, confirm=2), again)
+        return calls
+
+    def test_only_cells_behind_are_measured_again_next_to_the_peers_ahead(self):
+        first = (rows("tutti", 8, [2.0, 2.1]) + rows("peer", 8, [1.0, 1.0]) + rows("other", 8, [3.0, 3.0]) +
+                 rows("tutti", 64, [1.0, 1.0]) + rows("peer", 64, [2.0, 2.0]))
+        expected = [(number, 2, "broadcast", [8], ["peer", "tutti", "tutti-mem"]) for number in (3, 4)]
+        self.assertEqual(self.run_with(first, ["near"] * 6), expected)
+
+    def test_rounds_of_the_other_state_do_not_count(self):
+        first = rows("tutti", 8, [2.0, 2.1]) + rows("peer", 8, [1.0, 1.0])
+        self.assertEqual([call[0] for call in self.run_with(first, ["far", "near", "mixed", "near", "near", "near"])], [3, 4, 5, 6])
+        self.assertEqual(len(self.run_with(first, ["far"] * 6)), 6)
+
+    def test_nothing_is_measured_where_tutti_is_ahead(self):
+        self.assertEqual(self.run_with(rows("tutti", 8, [1.0, 1.0]) + rows("peer", 8, [2.0, 2.0]), []), [])
 
 
 if __name__ == "__main__":
