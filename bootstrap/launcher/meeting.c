@@ -24,11 +24,11 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/machine/interfaces.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
 #include "bootstrap/launcher/slurm.h"
+#include "bootstrap/machine/interfaces.h"
 
 enum { FIRST_PORT = 20000, NPORTS = 10000, MOST_ADDRESSES = 8 };
 
@@ -199,11 +199,6 @@ tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_me
 }
 
 /* ---------------------------------------------------------------------------------------------- listening */
-
-bool tutti_meeting_is_loopback(const char *host) {
-    uint8_t address[16];
-    return strcmp(host, "localhost") == 0 || (tutti_address_read(host, address) && tutti_address_is_loopback(address));
-}
 
 const char *tutti_meeting_listen_address(const char *host) {
     enum { MOST_OWN = 64 };

@@ -31,8 +31,6 @@ tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_me
  * interfaces if there is more than one address. The result is in `text` or constant. */
 const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 
-/* Returns true for 127.0.0.1, ::1 and localhost. */
-bool tutti_meeting_is_loopback(const char *host);
 /* The address to listen on so that exactly the hosts that can reach `host` can reach the store; NULL for all
  * interfaces. */
 const char *tutti_meeting_listen_address(const char *host);

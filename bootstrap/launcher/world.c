@@ -19,9 +19,9 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
-#include "bootstrap/launcher/meeting.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
+#include "bootstrap/machine/interfaces.h"
 
 enum { UNSET = TUTTI_UNTOLD };
 
@@ -60,7 +60,7 @@ static bool may_be_several_hosts(const tutti_launcher_row *row, const int *value
     const int local_rank = values[TUTTI_TOLD_LOCAL_RANK];
     if (row->launcher != TUTTI_LAUNCHER_TORCHRUN || values[TUTTI_TOLD_SIZE] == 1) return false;
     if (local_rank != UNSET && local_rank != values[TUTTI_TOLD_RANK]) return true;
-    return master != NULL && !tutti_meeting_is_loopback(master);
+    return master != NULL && !tutti_host_is_loopback(master);
 }
 
 /* Local rank and local size may follow from other values; otherwise all ranks are assumed to be on one host, or the

@@ -301,3 +301,8 @@ bool tutti_host_is_own(const char *text) {
         if (memcmp(own[i].address, address, sizeof address) == 0) return true;
     return false;
 }
+
+bool tutti_host_is_loopback(const char *text) {
+    uint8_t address[16];
+    return strcmp(text, "localhost") == 0 || (tutti_address_read(text, address) && tutti_address_is_loopback(address));
+}

@@ -61,6 +61,8 @@ bool tutti_address_read(const char *text, uint8_t address_out[16]);
 /* Returns true when the text is this host's name (whole, or up to its first dot) or one of its addresses. Does not
  * query a name server. */
 bool tutti_host_is_own(const char *text);
+/* Returns true for "localhost" and the text of a loopback address. */
+bool tutti_host_is_loopback(const char *text);
 /* Returns true for 127.0.0.0/8 and ::1. */
 bool tutti_address_is_loopback(const uint8_t address[16]);
 

@@ -126,6 +126,8 @@ Test(interfaces, addresses_are_read_and_written_as_people_do) {
     cr_assert_not(tutti_address_read("10.0.0", address));
     cr_assert(tutti_address_read("127.9.9.9", address) && tutti_address_is_loopback(address));
     cr_assert(tutti_address_read("128.0.0.1", address) && !tutti_address_is_loopback(address));
+    cr_assert(tutti_host_is_loopback("localhost") && tutti_host_is_loopback("::1"));
+    cr_assert(tutti_host_is_loopback("127.3.2.1") && !tutti_host_is_loopback("10.0.0.1"));
 }
 
 /* --------------------------------------------------------------------------------------- this machine */

@@ -84,8 +84,6 @@ Test(meeting, the_store_listens_on_the_interface_of_its_address) {
     cr_assert_str_eq(tutti_meeting_listen_address("127.0.0.1"), "127.0.0.1");
     cr_assert_null(tutti_meeting_listen_address("node1"), "a name may mean another address elsewhere");
     cr_assert_null(tutti_meeting_listen_address("203.0.113.77"), "not an address of this host");
-    cr_assert(tutti_meeting_is_loopback("::1") && tutti_meeting_is_loopback("127.3.2.1"));
-    cr_assert_not(tutti_meeting_is_loopback("10.0.0.1"));
 }
 
 Test(meeting, a_store_that_rank_0_announces_listens_at_the_announced_address) {
