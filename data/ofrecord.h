@@ -79,9 +79,6 @@ tutti_status tutti_ofrecord_compare(tutti_ofrecord_span record, tutti_ofrecord_f
                                     size_t bytes);
 void tutti_ofrecord_features_free(tutti_ofrecord_features *features);
 
-/* Writes "img_raw (float_list of 784), label (int32_list of 1)", truncated if it does not fit. */
-void tutti_ofrecord_list_features(tutti_ofrecord_span record, char *text, size_t bytes);
-
 /* Reads a blob of a record into dst, an array of its type; scratch holds 8 bytes for each of its elements. */
 tutti_status tutti_ofrecord_decode(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob, bool truncate,
                                    void *scratch, void *dst);

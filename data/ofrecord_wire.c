@@ -4,15 +4,12 @@
  * Every read is bounded by its span, and every span lies inside the previous one, so nothing outside of the record
  * is read, whatever its content.
  */
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "data/ofrecord.h"
 
 enum { WIRE_VARINT = 0, WIRE_8_BYTES = 1, WIRE_BYTES = 2, WIRE_GROUP = 3, WIRE_GROUP_END = 4, WIRE_4_BYTES = 5 };
 #define MOST_GROUPS 32
-#define MOST_COUNT  ((size_t)1 << 31)
 
 const char *tutti_ofrecord_kind_name(tutti_ofrecord_kind kind) {
     static const char *const names[TUTTI_OFRECORD_KINDS] = {"empty feature", "bytes_list", "float_list",
@@ -152,19 +149,6 @@ tutti_status tutti_ofrecord_next(tutti_ofrecord_span record, size_t *at, tutti_o
     return TUTTI_OK;
 }
 
-/* Finds the entry of the feature `name` in a record; the last, if there are several. data NULL: there is none. */
-static tutti_status find(tutti_ofrecord_span record, const char *name, tutti_ofrecord_span *entry_out) {
-    tutti_ofrecord_span entry, key, found = {NULL, 0};
-    const size_t bytes = strlen(name);
-    for (size_t at = 0;;) {
-        TUTTI_TRY(tutti_ofrecord_next(record, &at, &entry, &key));
-        if (entry.data == NULL) break;
-        if (key.bytes == bytes && memcmp(key.data, name, bytes) == 0) found = entry;
-    }
-    *entry_out = found;
-    return TUTTI_OK;
-}
-
 /* ---------------------------------------------------------------------------------------------- values */
 
 static void take_real(tutti_ofrecord_values *values, double value) {
@@ -255,109 +239,6 @@ tutti_status tutti_ofrecord_read_entry(tutti_ofrecord_span record, tutti_ofrecor
         wire_field field;
         TUTTI_TRY(read_field(&from, &field));
         if (field.number == 2 && field.wire == WIRE_BYTES) TUTTI_TRY(read_feature(record, field.span, values));
-    }
-    return TUTTI_OK;
-}
-
-/* ----------------------------------------------------------------------------------------------- blobs */
-
-size_t tutti_ofrecord_blob_count(const tutti_ofrecord_blob *blob) {
-    size_t count = 1;
-    for (int i = 0; i < blob->ndims; i++) {
-        if (blob->shape[i] < 1 || (uint64_t)blob->shape[i] > MOST_COUNT / count) return 0;
-        count *= (size_t)blob->shape[i];
-    }
-    return count;
-}
-
-static int64_t to_range(double value, double least, double most) {
-    return isnan(value) ? 0 : (int64_t)(value < least ? least : value > most ? most : value);
-}
-
-/* Bytes come as int8, and become the same bytes in uint8; other numbers out of range become the nearest number in
- * range. */
-static void store_integer(tutti_type type, bool from_bytes, int64_t value, size_t i, void *dst) {
-    switch (type) {
-    case TUTTI_UINT8:
-        ((uint8_t *)dst)[i] = (uint8_t)(from_bytes ? value : value < 0 ? 0 : value > 255 ? 255 : value);
-        return;
-    case TUTTI_INT8:
-        ((int8_t *)dst)[i] = (int8_t)(value < INT8_MIN ? INT8_MIN : value > INT8_MAX ? INT8_MAX : value);
-        return;
-    case TUTTI_INT32:
-        ((int32_t *)dst)[i] = (int32_t)(value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : value);
-        return;
-    case TUTTI_INT64: ((int64_t *)dst)[i] = value; return;
-    case TUTTI_FLOAT32: ((float *)dst)[i] = (float)value; return;
-    default: ((double *)dst)[i] = (double)value;
-    }
-}
-
-static void store_real(tutti_type type, double value, size_t i, void *dst) {
-    const double least = -9223372036854775808.0, most = 9223372036854774784.0; /* limits of int64 */
-    if (type == TUTTI_FLOAT32) ((float *)dst)[i] = (float)value;
-    else if (type == TUTTI_FLOAT64) ((double *)dst)[i] = value;
-    else store_integer(type, false, to_range(value, least, most), i, dst);
-}
-
-static tutti_status decode_bytes(const tutti_ofrecord_values *values, const tutti_ofrecord_blob *blob, size_t count,
-                                 void *dst) {
-    if (values->count != 1)
-        return tutti_fail(TUTTI_ERR_DATA, "feature %s has a bytes_list of %zu values, expected one", blob->name,
-                          values->count);
-    if (values->bytes.bytes < count)
-        return tutti_fail(TUTTI_ERR_DATA, "feature %s has %zu bytes, expected %zu or more", blob->name,
-                          values->bytes.bytes, count);
-    for (size_t i = 0; i < count; i++) store_integer(blob->type, true, (int8_t)values->bytes.data[i], i, dst);
-    return TUTTI_OK;
-}
-
-static tutti_status fail_missing(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob) {
-    char text[512];
-    tutti_ofrecord_list_features(record, text, sizeof text);
-    return tutti_fail(TUTTI_ERR_DATA, "there is no feature %s; the record has %s", blob->name, text);
-}
-
-static bool is_integer(tutti_type type) {
-    return type != TUTTI_FLOAT32 && type != TUTTI_FLOAT64;
-}
-
-/* Numbers between 0 and 1 are scaled pixels, or probabilities: nearly all of them would become 0 as integers. */
-static tutti_status check_reals(const tutti_ofrecord_values *values, const tutti_ofrecord_blob *blob) {
-    const size_t count = values->count < values->capacity ? values->count : values->capacity;
-    double between = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!(values->reals[i] >= 0 && values->reals[i] <= 1)) return TUTTI_OK;
-        if (values->reals[i] > 0 && values->reals[i] < 1) between = values->reals[i];
-    }
-    if (between == 0) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_DATA,
-                      "feature %s has a %s with values from 0 to 1, such as %g, which would be 0 in a blob of type %s; "
-                      "give the blob the type float32",
-                      blob->name, tutti_ofrecord_kind_name(values->kind), between, tutti_type_name(blob->type));
-}
-
-tutti_status tutti_ofrecord_decode(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob, bool truncate,
-                                   void *scratch, void *dst) {
-    const size_t count = tutti_ofrecord_blob_count(blob);
-    tutti_ofrecord_span entry;
-    tutti_ofrecord_values values = {.capacity = count, .reals = scratch, .integers = scratch};
-    TUTTI_TRY(find(record, blob->name, &entry));
-    if (entry.data == NULL) return fail_missing(record, blob);
-    TUTTI_TRY(tutti_ofrecord_read_entry(record, entry, &values));
-    if (values.kind == TUTTI_OFRECORD_BYTES) return decode_bytes(&values, blob, count, dst);
-    if (values.kind == TUTTI_OFRECORD_NONE)
-        return tutti_fail(TUTTI_ERR_DATA, "feature %s is empty: it has none of the lists", blob->name);
-    if (values.count != count && !truncate)
-        return tutti_fail(TUTTI_ERR_DATA,
-                          "feature %s has a %s of %zu values, expected %zu; truncate (tutti-train "
-                          "--truncate) cuts or fills up",
-                          blob->name, tutti_ofrecord_kind_name(values.kind), values.count, count);
-    if (is_integer(blob->type) && values.kind <= TUTTI_OFRECORD_DOUBLE) TUTTI_TRY(check_reals(&values, blob));
-    for (size_t i = 0; i < count; i++) {
-        if (i >= values.count) store_integer(blob->type, false, 0, i, dst);
-        else if (values.kind <= TUTTI_OFRECORD_DOUBLE) store_real(blob->type, values.reals[i], i, dst);
-        else store_integer(blob->type, false, values.integers[i], i, dst);
     }
     return TUTTI_OK;
 }

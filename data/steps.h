@@ -71,6 +71,4 @@ void tutti_data_steps_run(tutti_data_steps *steps, const tutti_data_draw *draw, 
 tutti_status tutti_data_whole(const char *name, const char *what, double value, int64_t least, int64_t most,
                               int64_t *number_out);
 
-extern const tutti_data_step_row tutti_data_row_crop, tutti_data_row_flip, tutti_data_row_resize;
-
 #endif
