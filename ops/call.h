@@ -89,6 +89,11 @@ struct tutti_ops_call {
         options = &taken_options;                                                                                      \
     }
 
+/* The layout of an input. */
+static inline const tutti_layout *tutti_ops_input(const tutti_ops_call *call, int input) {
+    return tutti_tensor_layout(call->inputs[input]);
+}
+
 /* A call of that row; the caller then sets params, options and so on. */
 #define TUTTI_OPS_CALL(row_, ...) ((tutti_ops_call){.row = (row_), __VA_ARGS__})
 
@@ -107,7 +112,6 @@ tutti_status tutti_ops_place_elementwise(tutti_ops_call *call);
  * summed, too, if `sums_leading`. */
 tutti_status tutti_ops_read_form(tutti_ops_call *call, const char *form, int nleading, bool sums_leading,
                                  const char *sums, const char *whole);
-const tutti_layout *tutti_ops_input(const tutti_ops_call *call, int input); /* its layout */
 /* "add: 'x' float32[4,5] and 'y' float32[4,6]": in front of an error. */
 tutti_status tutti_ops_fail(const tutti_ops_call *call, const char *format, ...) TUTTI_PRINTF(2, 3);
 /* Sets the extent of a letter that no input has. */

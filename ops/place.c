@@ -8,10 +8,6 @@
 
 #include "ops/call.h"
 
-const tutti_layout *tutti_ops_input(const tutti_ops_call *call, int input) {
-    return tutti_tensor_layout(call->inputs[input]);
-}
-
 /* ------------------------------------------------------------------------------------------------ errors */
 
 /* "'x' float32[4,5] S0" */
