@@ -1,5 +1,6 @@
 /*
- * Connects a pipe's lanes over its socket, at first and after a fault, and closes it.
+ * Connects a pipe's lanes over its socket, at first and after a fault, and closes it. So polling the lanes, which may
+ * start to reconnect them, and writing this side's state, which reconnecting repeats, are here, too.
  *
  *   hello    "my queue pairs and my ring are these; I have received this many of your pieces"   both sides, at once
  *   ready    "mine are connected to yours"
@@ -20,9 +21,11 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -68,7 +71,7 @@ static void say_hello(tutti_rdma_stream *stream) {
     tutti_rdma_note note = {.round = stream->round,
                             .nlanes = (uint32_t)stream->nlanes,
                             .region = (uint64_t)(uintptr_t)stream->in,
-                            .pieces_in = tutti_rdma_direct_settle(stream)};
+                            .pieces_in = tutti_rdma_pieces_settle(stream)};
     for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_address_of(&stream->lanes[i], &note.lanes[i]);
     stream->phase = TUTTI_RDMA_PHASE_HELLO;
     say(stream->socket, &note, TUTTI_RDMA_NOTE_HELLO);
@@ -76,7 +79,7 @@ static void say_hello(tutti_rdma_stream *stream) {
 
 void tutti_rdma_connect_bye(tutti_rdma_stream *stream, tutti_status status, const char *text) {
     if (stream->socket < 0) return;
-    tutti_rdma_note note = {.status = status, .pieces_in = tutti_rdma_direct_settle(stream)};
+    tutti_rdma_note note = {.status = status, .pieces_in = tutti_rdma_pieces_settle(stream)};
     snprintf(note.text, sizeof note.text, "%s", text);
     say(stream->socket, &note, TUTTI_RDMA_NOTE_BYE);
 }
@@ -97,6 +100,21 @@ static bool read_note(tutti_rdma_stream *stream) {
 }
 
 /* ------------------------------------------------------------------------------------------- going up and down */
+
+tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...) {
+    tutti_rdma_pipe *pipe = &stream->pipe;
+    if (pipe->status != TUTTI_OK) return pipe->status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(pipe->error, sizeof pipe->error, format, arguments);
+    va_end(arguments);
+    tutti_rdma_connect_bye(stream, status, pipe->error);
+    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
+    tutti_rdma_memory_release(&stream->source); /* only now: the adapter no longer uses them */
+    tutti_rdma_memory_release(&stream->target);
+    pipe->status = status;
+    return tutti_rdma_host->fail(status, "%s", pipe->error);
+}
 
 static uint32_t random_sequence(void) {
     uint32_t sequence = 0;
@@ -141,7 +159,7 @@ static void gone(tutti_rdma_stream *stream) {
 static void closed(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     gone(stream);
     stream->ended_ns = tutti_rdma_host_now_ns();
-    tutti_rdma_direct_closed(stream, note->pieces_in);
+    tutti_rdma_pieces_closed(stream, note->pieces_in);
     if (stream->pieces_done == stream->pieces_posted) tutti_rdma_memory_release(&stream->source);
 }
 
@@ -164,7 +182,8 @@ static void again(tutti_rdma_stream *stream, bool may, const char *text) {
     if (now - stream->round_ns >= PAUSE_NS) begin_round(stream);
 }
 
-void tutti_rdma_connect_again(tutti_rdma_stream *stream) {
+/* A lane has failed: starts to reconnect all lanes, or fails the pipe. */
+static void reconnect(tutti_rdma_stream *stream) {
     char text[320] = "";
     bool may = true;
     for (int i = 0; i < stream->nlanes; i++) {
@@ -174,6 +193,53 @@ void tutti_rdma_connect_again(tutti_rdma_stream *stream) {
         may = may && tutti_rdma_lane_may_retry(stream->lanes[i].error);
     }
     again(stream, may, text);
+}
+
+bool tutti_rdma_stream_poll(tutti_rdma_stream *stream) {
+    bool good = true;
+    if (stream->phase != TUTTI_RDMA_PHASE_UP || stream->pipe.status != TUTTI_OK) return false;
+    stream->pipe.counters.receives = 0;
+    for (int i = 0; i < stream->nlanes; i++) {
+        good = tutti_rdma_lane_poll(&stream->lanes[i]) && good;
+        stream->pipe.counters.receives += stream->lanes[i].reposted;
+    }
+    stream->pipe.counters.wakes = stream->lanes[0].wakes;
+    if (stream->broken_ns != 0 && good && stream->lanes[0].completed >= stream->replayed) stream->broken_ns = 0;
+    if (!good) reconnect(stream);
+    return good;
+}
+
+/* Does the peer sleep, without a wake from this side yet? Then the caller must wake it (sleep.c). */
+static bool ends_sleep(tutti_rdma_stream *stream) {
+    tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
+    if (TUTTI_LIKELY(stream->peer_state.sleeps == stream->woken)) return false;
+    stream->woken = stream->peer_state.sleeps;
+    return true;
+}
+
+void tutti_rdma_stream_write(tutti_rdma_stream *stream, const void *from, size_t bytes) {
+    tutti_rdma_lane *lane = &stream->lanes[0];
+    size_t offset = (size_t)((const char *)from - (const char *)stream->out);
+    tutti_rdma_lane_post(lane, &(tutti_rdma_lane_write){.from = from,
+                                                        .bytes = bytes,
+                                                        .local_key = lane->out->lkey,
+                                                        .to = stream->remote + offset,
+                                                        .remote_key = lane->remote_key,
+                                                        .immediate = ends_sleep(stream)});
+    stream->pipe.counters.work_requests++;
+}
+
+void tutti_rdma_stream_tell(tutti_rdma_stream *stream) {
+    tutti_rdma_ring_state *state = &stream->out->state;
+    stream->untold = true;
+    if (stream->phase != TUTTI_RDMA_PHASE_UP || !tutti_rdma_stream_has_room(stream)) return;
+    state->consumed = (uint32_t)stream->in_line;
+    state->first++;
+    state->last = state->first;
+    stream->told_line = stream->in_line;
+    stream->untold = false;
+    tutti_rdma_stream_write(stream, state, sizeof *state);
+    stream->pipe.counters.states++;
 }
 
 /* Writes again everything that the peer may lack. */
@@ -187,7 +253,7 @@ static void replay(tutti_rdma_stream *stream) {
                                                         .signaled = true});
     stream->replayed = lane->posted;
     stream->announced = false; /* the write that ends the sleep may be lost */
-    tutti_rdma_direct_replay(stream);
+    tutti_rdma_pieces_replay(stream);
     tutti_rdma_stream_tell(stream);
 }
 
@@ -213,7 +279,7 @@ static void hello(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
         return;
     }
     if (note->round == 0) agree_on_lanes(stream, note);
-    if (!tutti_rdma_direct_settled(stream, note->pieces_in)) {
+    if (!tutti_rdma_pieces_settled(stream, note->pieces_in)) {
         tutti_rdma_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s broke and lost data that had been acknowledged",
                                 stream->peer);
         return;
@@ -280,6 +346,18 @@ static tutti_status map_region(tutti_rdma_region **region_out) {
     return TUTTI_OK;
 }
 
+/* The bells of all lanes and the socket, for sleep.c. */
+static tutti_status open_bells(tutti_rdma_stream *stream) {
+    struct epoll_event event = {.events = EPOLLIN};
+    stream->bells = epoll_create1(EPOLL_CLOEXEC);
+    bool good = epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->socket, &event) == 0;
+    for (int i = 0; i < stream->nlanes; i++)
+        good = good && epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->lanes[i].bell->fd, &event) == 0;
+    if (good) return TUTTI_OK;
+    return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "cannot wait for RDMA: %s (is 'ulimit -n' too low?)",
+                                 strerror(errno));
+}
+
 static tutti_status create(tutti_rdma_stream *stream) {
     const tutti_rdma_port *ports;
     int nports;
@@ -297,7 +375,7 @@ static tutti_status create(tutti_rdma_stream *stream) {
         stream->lanes[i].sequence = random_sequence();
         stream->piece_bytes = tutti_min_size(stream->piece_bytes, ports[i].max_message_bytes);
     }
-    return tutti_rdma_sleep_open(stream);
+    return open_bells(stream);
 }
 
 /* Waits until the socket may be readable; fails at the deadline. */

@@ -4,9 +4,6 @@
  *   receiver   state: "positions p..q to this address, with these keys"
  *   sender     pieces: cut into one share per lane; the last write of each share carries immediate data
  *   receiver   a completion on each lane: only that proves that the adapter has put all bytes in place
- *
- * The immediate data holds the length of the whole piece and its number of lanes, so that the receiver, which takes
- * lane 0's completions in order, knows which other completions to wait for.
  */
 #include <string.h>
 
@@ -16,69 +13,20 @@
 enum {
     /* Usually a grant is already under way; but a caller that sleeps between two looks must not wait for many. */
     LOOKS_BEFORE_WAITING = 4,
-    SHARE_LEAST_BYTES = 1 << 16, /* least bytes that make one more lane worthwhile */
-    LENGTH_BITS = 30             /* of immediate data: bytes; the bits above hold lanes - 1 */
+    SHARE_LEAST_BYTES = 1 << 16 /* least bytes that make one more lane worthwhile */
 };
 #define AHEAD_BYTES ((size_t)1 << 18) /* least bytes of a request by the ring */
 
 /* ---------------------------------------------------------------------------------------------------- sending */
 
-size_t tutti_rdma_direct_grant(tutti_rdma_stream *stream, uint64_t *address_out) {
+/* Bytes granted by the peer from the next byte to send on, 0: none. *address_out 0: by the ring. */
+static size_t granted_now(tutti_rdma_stream *stream, uint64_t *address_out) {
     tutti_rdma_ring_state *state = &stream->peer_state;
     uint64_t position = stream->out_position;
     tutti_rdma_ring_read_state(&stream->in->state, state);
     if (position < state->granted_at || position - state->granted_at >= state->granted_bytes) return 0;
     *address_out = state->address != 0 ? state->address + (position - state->granted_at) : 0;
     return state->granted_bytes - (position - state->granted_at);
-}
-
-static size_t share_of(const tutti_rdma_piece *piece) {
-    return tutti_align_up((piece->bytes + (size_t)piece->nlanes - 1) / (size_t)piece->nlanes, 4096);
-}
-
-/* Each lane gets its share, which may be empty: the receiver waits for its immediate data. */
-static void post_piece(tutti_rdma_stream *stream, tutti_rdma_piece *piece) {
-    size_t share = share_of(piece);
-    uint32_t value = piece->bytes | (uint32_t)(piece->nlanes - 1) << LENGTH_BITS;
-    for (int i = 0; i < piece->nlanes; i++) {
-        tutti_rdma_lane *lane = &stream->lanes[i];
-        size_t from = tutti_min_size((size_t)i * share, piece->bytes);
-        tutti_rdma_lane_post(lane,
-                             &(tutti_rdma_lane_write){.from = piece->from + from,
-                                                      .bytes = tutti_min_size(share, piece->bytes - from),
-                                                      .local_key = stream->source.mrs[lane->port->adapter->index]->lkey,
-                                                      .to = piece->to + from,
-                                                      .remote_key = piece->keys[i],
-                                                      .signaled = true,
-                                                      .immediate = true,
-                                                      .value = value});
-        piece->numbers[i] = lane->posted;
-        stream->pipe.counters.work_requests++;
-    }
-}
-
-static bool is_done(const tutti_rdma_stream *stream, const tutti_rdma_piece *piece) {
-    for (int i = 0; i < piece->nlanes; i++)
-        if (piece->numbers[i] > stream->lanes[i].completed) return false;
-    return true;
-}
-
-static tutti_rdma_piece *piece_at(tutti_rdma_stream *stream, uint32_t number) {
-    return &stream->pieces[number % TUTTI_RDMA_STREAM_PIECES];
-}
-
-/* Bytes count as sent when the peer's adapter has acknowledged them: then the buffer may change. */
-static bool retire(tutti_rdma_stream *stream) {
-    bool any = false;
-    while (stream->pieces_done != stream->pieces_posted) {
-        const tutti_rdma_piece *piece = piece_at(stream, stream->pieces_done);
-        if (!is_done(stream, piece)) break;
-        stream->pieces_done++;
-        stream->pipe.sent += piece->bytes;
-        stream->pipe.bytes_out += piece->bytes;
-        any = true;
-    }
-    return any;
 }
 
 /* False: the part, the grant or the registered range of the part is exhausted, or enough pieces are posted. */
@@ -91,16 +39,16 @@ static bool post_next(tutti_rdma_stream *stream) {
     if (left == 0) return false;
     const char *here = tutti_rdma_parts_here(&stream->parts), *end = stream->source.address + stream->source.bytes;
     if (here < stream->source.address || here >= end) return false;
-    size_t granted = tutti_rdma_direct_grant(stream, &address);
+    size_t granted = granted_now(stream, &address);
     if (granted == 0 || address == 0) return false;
     size_t bytes =
         tutti_min_size(tutti_min_size(left, granted), tutti_min_size((size_t)(end - here), stream->piece_bytes));
-    tutti_rdma_piece *piece = piece_at(stream, stream->pieces_posted);
+    tutti_rdma_piece *piece = tutti_rdma_piece_at(stream, stream->pieces_posted);
     int nlanes = (int)tutti_min_size((size_t)stream->nlanes, tutti_max_size(1, bytes / SHARE_LEAST_BYTES));
     *piece = (tutti_rdma_piece){.from = here, .bytes = (uint32_t)bytes, .nlanes = nlanes, .to = address};
     memcpy(piece->keys, stream->peer_state.keys, sizeof piece->keys);
     if (TUTTI_UNLIKELY(tutti_rdma_host->fault("rdma_bad_key"))) piece->keys[0] ^= 0xffff00;
-    post_piece(stream, piece);
+    tutti_rdma_piece_post(stream, piece);
     stream->pieces_posted++;
     stream->parts.offset += bytes;
     stream->out_position += bytes;
@@ -108,12 +56,20 @@ static bool post_next(tutti_rdma_stream *stream) {
     return true;
 }
 
+/* Announces that this side waits for a grant, if it has waited for a while. */
+static void wait_for_grant(tutti_rdma_stream *stream) {
+    tutti_rdma_ring_state *state = &stream->out->state;
+    if (state->waiting_at == stream->out_position || ++stream->looks < LOOKS_BEFORE_WAITING) return;
+    state->waiting_at = stream->out_position;
+    tutti_rdma_stream_tell(stream);
+}
+
 /* Registers the current part for a grant that covers it; if the registration fails, the stream uses the ring
  * instead. Returns false if the peer has not sent a grant yet. */
 static bool start(tutti_rdma_stream *stream) {
     uint64_t address;
-    size_t granted = tutti_rdma_direct_grant(stream, &address), left = tutti_rdma_parts_left(&stream->parts);
-    if (granted == 0) return tutti_rdma_direct_wait(stream), false;
+    size_t granted = granted_now(stream, &address), left = tutti_rdma_parts_left(&stream->parts);
+    if (granted == 0) return wait_for_grant(stream), false;
     void *here = (void *)(uintptr_t)tutti_rdma_parts_here(&stream->parts);
     bool held = address != 0 && tutti_rdma_memory_hold(here, tutti_min_size(left, granted), TUTTI_RDMA_MEMORY_SOURCE,
                                                        stream->ports, stream->nlanes, &stream->source) == TUTTI_OK;
@@ -126,20 +82,13 @@ static bool start(tutti_rdma_stream *stream) {
 bool tutti_rdma_direct_send(tutti_rdma_stream *stream) {
     if (!tutti_rdma_memory_is_held(&stream->source)) return start(stream);
     if (!tutti_rdma_stream_poll(stream)) return false;
-    bool moved = retire(stream);
+    bool moved = tutti_rdma_pieces_retire(stream);
     while (post_next(stream)) moved = true;
     if (stream->pieces_done == stream->pieces_posted) {
         tutti_rdma_memory_release(&stream->source);
         moved = true;
     }
     return moved;
-}
-
-void tutti_rdma_direct_wait(tutti_rdma_stream *stream) {
-    tutti_rdma_ring_state *state = &stream->out->state;
-    if (state->waiting_at == stream->out_position || ++stream->looks < LOOKS_BEFORE_WAITING) return;
-    state->waiting_at = stream->out_position;
-    tutti_rdma_stream_tell(stream);
 }
 
 /* -------------------------------------------------------------------------------------------------- receiving */
@@ -180,28 +129,11 @@ void tutti_rdma_direct_ask(tutti_rdma_stream *stream) {
     if (stream->peer_state.waiting_at == stream->in_position) grant(stream, tutti_max_size(left, AHEAD_BYTES));
 }
 
-/* Reads the piece at the head of the lanes; false: it has not arrived, or not on all lanes. */
-static bool piece_came(const tutti_rdma_stream *stream, const uint32_t heads[TUTTI_RDMA_DEVICES_PORTS],
-                       uint32_t *bytes_out, int *nlanes_out) {
-    const tutti_rdma_lane *lane = &stream->lanes[0];
-    if (heads[0] == lane->came_tail) return false;
-    uint32_t value = lane->came[heads[0] % TUTTI_RDMA_LANE_RECEIVES];
-    *bytes_out = value & ((UINT32_C(1) << LENGTH_BITS) - 1);
-    *nlanes_out = (int)(value >> LENGTH_BITS) + 1;
-    for (int i = 1; i < *nlanes_out; i++)
-        if (i >= stream->nlanes || heads[i] == stream->lanes[i].came_tail) return false;
-    return true;
-}
-
 bool tutti_rdma_direct_take(tutti_rdma_stream *stream) {
     uint32_t heads[TUTTI_RDMA_DEVICES_PORTS] = {0}, bytes;
     int nlanes;
-    if (stream->phase == TUTTI_RDMA_PHASE_UP && !tutti_rdma_stream_poll(stream)) return false;
-    if (tutti_rdma_stream_take_record(stream))
-        /* Records are posted before the piece, hence are there if the piece is. */
-        return true;
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
-    if (!piece_came(stream, heads, &bytes, &nlanes)) return false;
+    if (!tutti_rdma_piece_came(stream, heads, &bytes, &nlanes)) return false;
     if (bytes > stream->pipe.to_receive - stream->pipe.received) {
         tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than were requested", stream->peer,
                                 bytes);
@@ -211,40 +143,4 @@ bool tutti_rdma_direct_take(tutti_rdma_stream *stream) {
     stream->pieces_in++;
     tutti_rdma_stream_note_received(stream, bytes);
     return true;
-}
-
-/* ------------------------------------------------------------------------------------------------ after a fault */
-
-uint32_t tutti_rdma_direct_settle(tutti_rdma_stream *stream) {
-    uint32_t heads[TUTTI_RDMA_DEVICES_PORTS] = {0}, count = stream->pieces_in, bytes;
-    int nlanes;
-    for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
-    for (; piece_came(stream, heads, &bytes, &nlanes); count++)
-        for (int i = 0; i < nlanes; i++) heads[i]++;
-    for (int i = 0; i < stream->nlanes; i++) stream->lanes[i].came_tail = heads[i];
-    return count;
-}
-
-bool tutti_rdma_direct_settled(tutti_rdma_stream *stream, uint32_t pieces_in) {
-    uint32_t more = pieces_in - stream->pieces_done, posted = stream->pieces_posted - stream->pieces_done;
-    if (more > posted) return false; /* also when the difference is "negative" */
-    for (uint32_t i = 0; i < posted; i++) {
-        tutti_rdma_piece *piece = piece_at(stream, stream->pieces_done + i);
-        for (int lane = 0; lane < piece->nlanes; lane++) piece->numbers[lane] = i < more ? 0 : UINT64_MAX;
-    }
-    return true;
-}
-
-void tutti_rdma_direct_closed(tutti_rdma_stream *stream, uint32_t pieces_in) {
-    for (uint32_t number = stream->pieces_done; number != stream->pieces_posted; number++)
-        if ((int32_t)(pieces_in - number) > 0)
-            memset(piece_at(stream, number)->numbers, 0, sizeof piece_at(stream, number)->numbers);
-    retire(stream);
-}
-
-void tutti_rdma_direct_replay(tutti_rdma_stream *stream) {
-    for (uint32_t number = stream->pieces_done; number != stream->pieces_posted; number++) {
-        tutti_rdma_piece *piece = piece_at(stream, number);
-        if (piece->numbers[0] != 0) post_piece(stream, piece);
-    }
 }

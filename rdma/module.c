@@ -6,8 +6,6 @@
 #include "rdma/host.h"
 #include "rdma/stream.h"
 
-const tutti_module_host *tutti_rdma_host;
-
 static tutti_status check(void) {
     const tutti_rdma_port *ports;
     int nports;

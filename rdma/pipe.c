@@ -5,10 +5,6 @@
  * else: credits are sent in the records of the opposite direction, and in a write of their own only when a quarter
  * of the ring has been read since the last ones. Only a sleeping side is woken by a completion (sleep.c).
  */
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "rdma/host.h"
@@ -23,68 +19,6 @@ enum {
 #define LINGER_NS      (2 * TUTTI_NS_PER_S)   /* for sent bytes to arrive, after the last progress */
 #define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* for sent bytes to arrive, in total */
 #define SPIN_NS        TUTTI_NS_PER_MS        /* the part of that time spent spinning */
-
-tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...) {
-    tutti_rdma_pipe *pipe = &stream->pipe;
-    if (pipe->status != TUTTI_OK) return pipe->status;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(pipe->error, sizeof pipe->error, format, arguments);
-    va_end(arguments);
-    tutti_rdma_connect_bye(stream, status, pipe->error);
-    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
-    tutti_rdma_memory_release(&stream->source); /* only now: the adapter no longer uses them */
-    tutti_rdma_memory_release(&stream->target);
-    pipe->status = status;
-    return tutti_rdma_host->fail(status, "%s", pipe->error);
-}
-
-bool tutti_rdma_stream_poll(tutti_rdma_stream *stream) {
-    bool good = true;
-    if (stream->phase != TUTTI_RDMA_PHASE_UP || stream->pipe.status != TUTTI_OK) return false;
-    stream->pipe.counters.receives = 0;
-    for (int i = 0; i < stream->nlanes; i++) {
-        good = tutti_rdma_lane_poll(&stream->lanes[i]) && good;
-        stream->pipe.counters.receives += stream->lanes[i].reposted;
-    }
-    stream->pipe.counters.wakes = stream->lanes[0].wakes;
-    if (stream->broken_ns != 0 && good && stream->lanes[0].completed >= stream->replayed) stream->broken_ns = 0;
-    if (!good) tutti_rdma_connect_again(stream);
-    return good;
-}
-
-/* Is there room for a write on lane 0? */
-static bool has_room(tutti_rdma_stream *stream) {
-    if (TUTTI_LIKELY(tutti_rdma_lane_has_room(&stream->lanes[0], 1))) return true;
-    return tutti_rdma_stream_poll(stream) && tutti_rdma_lane_has_room(&stream->lanes[0], 1);
-}
-
-/* Writes part of the local copy of the peer's region to its place, in one work request, which wakes the peer if it
- * sleeps. */
-static void write_region(tutti_rdma_stream *stream, const void *from, size_t bytes) {
-    tutti_rdma_lane *lane = &stream->lanes[0];
-    size_t offset = (size_t)((const char *)from - (const char *)stream->out);
-    tutti_rdma_lane_post(lane, &(tutti_rdma_lane_write){.from = from,
-                                                        .bytes = bytes,
-                                                        .local_key = lane->out->lkey,
-                                                        .to = stream->remote + offset,
-                                                        .remote_key = lane->remote_key,
-                                                        .immediate = tutti_rdma_sleep_ends(stream)});
-    stream->pipe.counters.work_requests++;
-}
-
-void tutti_rdma_stream_tell(tutti_rdma_stream *stream) {
-    tutti_rdma_ring_state *state = &stream->out->state;
-    stream->untold = true;
-    if (stream->phase != TUTTI_RDMA_PHASE_UP || !has_room(stream)) return;
-    state->consumed = (uint32_t)stream->in_line;
-    state->first++;
-    state->last = state->first;
-    stream->told_line = stream->in_line;
-    stream->untold = false;
-    write_region(stream, state, sizeof *state);
-    stream->pipe.counters.states++;
-}
 
 /* ---------------------------------------------------------------------------------------------------- sending */
 
@@ -119,10 +53,10 @@ static bool push_record(tutti_rdma_stream *stream, size_t run) {
         note_consumed(stream, stream->peer_state.consumed);
         if (line + step - stream->out_consumed > TUTTI_RDMA_RING_LINES) return false;
     }
-    if (!has_room(stream)) return false;
+    if (!tutti_rdma_stream_has_room(stream)) return false;
     tutti_rdma_ring_pack(stream->out->ring, line, &head, &stream->parts);
-    write_region(stream, stream->out->ring + tutti_rdma_ring_slot(line),
-                 (size_t)tutti_rdma_ring_lines_of(head.bytes) * TUTTI_RDMA_RING_LINE_BYTES);
+    tutti_rdma_stream_write(stream, stream->out->ring + tutti_rdma_ring_slot(line),
+                            (size_t)tutti_rdma_ring_lines_of(head.bytes) * TUTTI_RDMA_RING_LINE_BYTES);
     stream->out_line += step;
     stream->out_position += head.bytes;
     stream->told_line = stream->in_line;
@@ -158,7 +92,8 @@ static tutti_status send_parts(tutti_rdma_pipe *pipe, const struct iovec *parts,
 
 /* -------------------------------------------------------------------------------------------------- receiving */
 
-bool tutti_rdma_stream_take_record(tutti_rdma_stream *stream) {
+/* Takes bytes that have arrived in the ring for the receive under way; true: it took some. */
+static bool take_record(tutti_rdma_stream *stream) {
     tutti_rdma_pipe *pipe = &stream->pipe;
     tutti_rdma_ring_head head;
     if (!tutti_rdma_ring_look(stream->in->ring, stream->in_line, &head)) return false;
@@ -182,12 +117,18 @@ bool tutti_rdma_stream_take_record(tutti_rdma_stream *stream) {
     return got > 0;
 }
 
+/* Takes a piece, or a record: records are posted before the piece, hence are there if the piece is. */
+static bool take_piece(tutti_rdma_stream *stream) {
+    if (stream->phase == TUTTI_RDMA_PHASE_UP && !tutti_rdma_stream_poll(stream)) return false;
+    return take_record(stream) || tutti_rdma_direct_take(stream);
+}
+
 static void recv_step(tutti_rdma_stream *stream) {
     tutti_rdma_pipe *pipe = &stream->pipe;
     bool may_take = stream->phase == TUTTI_RDMA_PHASE_UP || stream->phase == TUTTI_RDMA_PHASE_GONE;
     while (pipe->received < pipe->to_receive && may_take && pipe->status == TUTTI_OK) {
-        if (tutti_rdma_stream_take_record(stream)) continue;
-        if (tutti_rdma_memory_is_held(&stream->target) && tutti_rdma_direct_take(stream)) continue;
+        if (take_record(stream)) continue;
+        if (tutti_rdma_memory_is_held(&stream->target) && take_piece(stream)) continue;
         tutti_rdma_direct_ask(stream);
         break;
     }

@@ -2,10 +2,11 @@
  * RDMA: reliable pipes over ibverbs, and memory registered with adapters. Nothing here depends on communicators.
  *
  *   comm/net/transport/verbs.c  --opens-->  libtutti_verbs.so:  module.c   the table below
- *                                                               connect.c  connects queue pairs, also after a fault
  *                                                               pipe.c     small messages: records in the peer's ring
- *                                                               direct.c   large ones: written to the peer's buffer
  *                                                               sleep.c    waiting without polling
+ *                                                               direct.c   large ones: written to the peer's buffer
+ *                                                               connect.c  connects queue pairs, also after a fault
+ *                                                               pieces.c   what is posted and has come of large ones
  *                                                               lane.c     one queue pair; posts and polls
  *                                                               memory.c   registrations
  *                                                               devices.c  which adapters, ports and addresses

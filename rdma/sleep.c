@@ -14,30 +14,7 @@
  *
  * Invariant: at most one write of the peer ends each announced sleep, so receives cannot run out.
  */
-#include <errno.h>
-#include <string.h>
-#include <sys/epoll.h>
-
-#include "rdma/host.h"
 #include "rdma/stream.h"
-
-tutti_status tutti_rdma_sleep_open(tutti_rdma_stream *stream) {
-    struct epoll_event event = {.events = EPOLLIN};
-    stream->bells = epoll_create1(EPOLL_CLOEXEC);
-    bool good = epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->socket, &event) == 0;
-    for (int i = 0; i < stream->nlanes; i++)
-        good = good && epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->lanes[i].bell->fd, &event) == 0;
-    if (good) return TUTTI_OK;
-    return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "cannot wait for RDMA: %s (is 'ulimit -n' too low?)",
-                                 strerror(errno));
-}
-
-bool tutti_rdma_sleep_ends(tutti_rdma_stream *stream) {
-    tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
-    if (TUTTI_LIKELY(stream->peer_state.sleeps == stream->woken)) return false;
-    stream->woken = stream->peer_state.sleeps;
-    return true;
-}
 
 /* Does nothing if the peer already knows, since it has not ended the previous sleep. */
 static void announce(tutti_rdma_stream *stream) {

@@ -1,5 +1,6 @@
 /*
- * The inside of a pipe: the state that pipe.c (records), direct.c (pieces) and connect.c (handshakes) work on.
+ * The inside of a pipe: the state that pieces.c, connect.c (handshakes), direct.c (large messages), sleep.c and
+ * pipe.c (records) work on; each calls only those before it.
  *
  * The bytes of a direction are counted from the opening on: a byte's *position*. Each byte travels in one of two
  * ways:
@@ -17,6 +18,7 @@
 #ifndef TUTTI_RDMA_STREAM_H
 #define TUTTI_RDMA_STREAM_H
 
+#include "bootstrap/base/common.h"
 #include "rdma/lane.h"
 #include "rdma/memory.h"
 #include "rdma/rdma.h"
@@ -119,60 +121,32 @@ typedef struct tutti_rdma_stream {
     int64_t ended_ns;   /* when this side detected that the peer has ended; 0: it has not */
 } tutti_rdma_stream;
 
-/* ---------------------------------------------------------------------------------------------- sleep.c */
+/* --------------------------------------------------------------------------------------------- pieces.c */
 
-tutti_status tutti_rdma_sleep_open(tutti_rdma_stream *stream);
-/* A call of a pipe; rdma.h. */
-int tutti_rdma_sleep_on(tutti_rdma_pipe *pipe);
-/* Does the peer sleep, without a wake from this side yet? Then the caller must wake it. */
-bool tutti_rdma_sleep_ends(tutti_rdma_stream *stream);
-
-/* ----------------------------------------------------------------------------------------------- pipe.c */
-
-/* Fails the pipe: nothing is read or written after it. Returns the status. */
-tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...)
-    TUTTI_PRINTF(3, 4);
-/* Fills in the calls of a pipe. */
-void tutti_pipe_calls(tutti_rdma_module *calls);
-/* Takes completions of all lanes. False: a lane has failed, and the failure has been handled. */
-bool tutti_rdma_stream_poll(tutti_rdma_stream *stream);
-/* Writes this side's state to the peer, now or as soon as there is room. */
-void tutti_rdma_stream_tell(tutti_rdma_stream *stream);
-/* Takes bytes that have arrived in the ring for the receive under way; true: it took some. */
-bool tutti_rdma_stream_take_record(tutti_rdma_stream *stream);
-static inline void tutti_rdma_stream_note_received(tutti_rdma_stream *stream, size_t bytes) {
-    stream->pipe.received += bytes;
-    stream->pipe.bytes_in += bytes;
-    stream->in_position += bytes;
+static inline tutti_rdma_piece *tutti_rdma_piece_at(tutti_rdma_stream *stream, uint32_t number) {
+    return &stream->pieces[number % TUTTI_RDMA_STREAM_PIECES];
 }
-
-/* --------------------------------------------------------------------------------------------- direct.c */
-
-/* Bytes granted by the peer from the next byte to send on, 0: none. *address_out 0: by the ring. */
-size_t tutti_rdma_direct_grant(tutti_rdma_stream *stream, uint64_t *address_out);
-/* Sends from the current part by pieces. False: nothing to do for now. */
-bool tutti_rdma_direct_send(tutti_rdma_stream *stream);
-/* Announces that this side waits for a grant, if it has waited for a while. */
-void tutti_rdma_direct_wait(tutti_rdma_stream *stream);
-/* Requests the bytes of the receive under way from the peer, if a request is needed. */
-void tutti_rdma_direct_ask(tutti_rdma_stream *stream);
-/* Takes a piece that has arrived; true: it took one. */
-bool tutti_rdma_direct_take(tutti_rdma_stream *stream);
+/* Posts a piece. Each lane gets its share, which may be empty: the receiver waits for its immediate data. */
+void tutti_rdma_piece_post(tutti_rdma_stream *stream, tutti_rdma_piece *piece);
+/* Counts pieces as sent when the peer's adapter has acknowledged them: then the buffer may change. True: there were
+ * some. */
+bool tutti_rdma_pieces_retire(tutti_rdma_stream *stream);
+/* Reads the piece at the head of the lanes; false: it has not arrived, or not on all lanes. */
+bool tutti_rdma_piece_came(const tutti_rdma_stream *stream, const uint32_t heads[TUTTI_RDMA_DEVICES_PORTS],
+                           uint32_t *bytes_out, int *nlanes_out);
 /* After the lanes were reconnected: posts the pieces again that the peer has not received. */
-void tutti_rdma_direct_replay(tutti_rdma_stream *stream);
+void tutti_rdma_pieces_replay(tutti_rdma_stream *stream);
 /* Counts the pieces that arrived whole, and discards those that arrived in part: the peer will write these again. */
-uint32_t tutti_rdma_direct_settle(tutti_rdma_stream *stream);
+uint32_t tutti_rdma_pieces_settle(tutti_rdma_stream *stream);
 /* The peer has received `pieces_in` of this side's pieces. False: fewer than its adapter had acknowledged. */
-bool tutti_rdma_direct_settled(tutti_rdma_stream *stream, uint32_t pieces_in);
-/* As tutti_rdma_direct_settled, from a peer that closes the pipe: these pieces count as sent, even if its adapter's
+bool tutti_rdma_pieces_settled(tutti_rdma_stream *stream, uint32_t pieces_in);
+/* As tutti_rdma_pieces_settled, from a peer that closes the pipe: these pieces count as sent, even if its adapter's
  * acknowledgement was lost. */
-void tutti_rdma_direct_closed(tutti_rdma_stream *stream, uint32_t pieces_in);
+void tutti_rdma_pieces_closed(tutti_rdma_stream *stream, uint32_t pieces_in);
 
 /* -------------------------------------------------------------------------------------------- connect.c */
 
 tutti_status tutti_rdma_connect_open(int socket, tutti_deadline *deadline, tutti_rdma_stream **stream_out);
-/* A lane has failed: starts to reconnect all lanes, or fails the pipe. */
-void tutti_rdma_connect_again(tutti_rdma_stream *stream);
 /* Reads the notes on the socket and handles them. */
 void tutti_rdma_connect_step(tutti_rdma_stream *stream);
 /* Sleeps for a moment, or until the socket has something to read. */
@@ -181,5 +155,45 @@ void tutti_rdma_connect_nap(const tutti_rdma_stream *stream);
 void tutti_rdma_connect_bye(tutti_rdma_stream *stream, tutti_status status, const char *text);
 /* Accepts half-open streams. */
 void tutti_rdma_connect_close(tutti_rdma_stream *stream);
+
+/* Fails the pipe: nothing is read or written after it. Returns the status. */
+tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...)
+    TUTTI_PRINTF(3, 4);
+/* Takes completions of all lanes. False: a lane has failed, and the failure has been handled. */
+bool tutti_rdma_stream_poll(tutti_rdma_stream *stream);
+/* Is there room for a write on lane 0? */
+static inline bool tutti_rdma_stream_has_room(tutti_rdma_stream *stream) {
+    if (TUTTI_LIKELY(tutti_rdma_lane_has_room(&stream->lanes[0], 1))) return true;
+    return tutti_rdma_stream_poll(stream) && tutti_rdma_lane_has_room(&stream->lanes[0], 1);
+}
+/* Writes part of the local copy of the peer's region to its place, in one work request, which wakes the peer if it
+ * sleeps. There must be room. */
+void tutti_rdma_stream_write(tutti_rdma_stream *stream, const void *from, size_t bytes);
+/* Writes this side's state to the peer, now or as soon as there is room. */
+void tutti_rdma_stream_tell(tutti_rdma_stream *stream);
+static inline void tutti_rdma_stream_note_received(tutti_rdma_stream *stream, size_t bytes) {
+    stream->pipe.received += bytes;
+    stream->pipe.bytes_in += bytes;
+    stream->in_position += bytes;
+}
+
+/* --------------------------------------------------------------------------------------------- direct.c */
+
+/* Sends from the current part by pieces. False: nothing to do for now. */
+bool tutti_rdma_direct_send(tutti_rdma_stream *stream);
+/* Requests the bytes of the receive under way from the peer, if a request is needed. */
+void tutti_rdma_direct_ask(tutti_rdma_stream *stream);
+/* Takes a piece that has arrived; true: it took one. */
+bool tutti_rdma_direct_take(tutti_rdma_stream *stream);
+
+/* ---------------------------------------------------------------------------------------------- sleep.c */
+
+/* A call of a pipe; rdma.h. */
+int tutti_rdma_sleep_on(tutti_rdma_pipe *pipe);
+
+/* ----------------------------------------------------------------------------------------------- pipe.c */
+
+/* Fills in the calls of a pipe. */
+void tutti_pipe_calls(tutti_rdma_module *calls);
 
 #endif
