@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,20 +26,6 @@
 
 /* KNOWN_MS: how long node 0 tries to resolve its own name. */
 enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, KNOWN_MS = 4000, KNOWN_PAUSE_MS = 500, LEAST_SILENT_MS = 3000 };
-
-void tutti_launch_say(const char *format, ...) {
-    char line[4096] = "tuttirun: ";
-    size_t used = strlen(line);
-    va_list arguments;
-    va_start(arguments, format);
-    int text = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
-    va_end(arguments);
-    if (text < 0) return;
-    used = tutti_min_size(used + (size_t)text, sizeof line - 2);
-    line[used++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, used);
-    (void)written; /* an error cannot be reported anywhere */
-}
 
 /* Receives signals through a descriptor. Signals that were ignored when tuttirun started stay ignored (nohup). */
 static tutti_status take_over_signals(tutti_launch_job *job) {

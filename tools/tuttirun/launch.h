@@ -6,7 +6,7 @@
  *   launch_command.c   finds the program to run
  *   launch_bind.c      chooses the cores of each rank
  *   launch_process.c   starts one rank
- *   launch_output.c    forwards its output lines
+ *   launch_output.c    forwards its output lines, and prints tuttirun's own
  *   launch_group.c     watches the ranks of an attempt until the last has ended
  *   launch_nodes*.c    exchange events with the tuttiruns of other nodes
  *   launch_list.c      finds this node in a list of nodes
@@ -130,6 +130,9 @@ bool tutti_launch_gpu_nodes(const char *root, const char *visible, int nranks, i
 
 /* ---------------------------------------------------------------------------------------------- output */
 
+/* Prints one line on standard error, "tuttirun: ...". */
+void tutti_launch_say(const char *format, ...) TUTTI_PRINTF(1, 2);
+
 /* One of the two output streams of a rank. */
 typedef struct tutti_launch_stream {
     int pipe_fd;     /* our end of the pipe; -1: the rank writes elsewhere by itself, or has ended */
@@ -213,8 +216,5 @@ tutti_status tutti_launch_keeper_start(const tutti_launch_last_words *words, int
 void tutti_launch_keeper_add(int fd, pid_t group);
 /* Reports that all groups have ended, and ends the keeper. */
 void tutti_launch_keeper_stop(int fd);
-
-/* Prints one line on standard error, "tuttirun: ...". */
-void tutti_launch_say(const char *format, ...) TUTTI_PRINTF(1, 2);
 
 #endif

@@ -15,83 +15,9 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "bootstrap/launcher/slurm.h"
 #include "tools/tuttirun/launch_nodes_state.h"
 
-enum { MOST_NAMED = 8, PROMPT_MS = 1000 };
-
-/* ------------------------------------------------------------------------------------------------ store */
-
-tutti_launch_key tutti_launch_key_of(const tutti_launch_nodes *nodes, const char *name) {
-    tutti_launch_key made;
-    snprintf(made.text, sizeof made.text, "tuttirun/%.200s/%s", nodes->options.run_id, name);
-    return made;
-}
-
-tutti_launch_key tutti_launch_attempt_key(const tutti_launch_nodes *nodes, const char *name) {
-    tutti_launch_key made;
-    snprintf(made.text, sizeof made.text, "tuttirun/%.200s/%d/%s", nodes->options.run_id, nodes->attempt, name);
-    return made;
-}
-
-tutti_launch_key tutti_launch_node_key(const tutti_launch_nodes *nodes, const char *name, int node) {
-    char numbered[64];
-    snprintf(numbered, sizeof numbered, "%s/%d", name, node);
-    return tutti_launch_attempt_key(nodes, numbered);
-}
-
-tutti_status tutti_launch_add(tutti_launch_nodes *nodes, tutti_launch_key at, int64_t amount, int64_t *value_out) {
-    return nodes->store.add(nodes->store.context, at.text, amount, value_out);
-}
-
-tutti_status tutti_launch_set(tutti_launch_nodes *nodes, tutti_launch_key at, const char *text) {
-    return nodes->store.set(nodes->store.context, at.text, text, strlen(text));
-}
-
-tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, char *text, size_t capacity,
-                              int64_t wait_ms) {
-    size_t bytes = 0;
-    tutti_status status = nodes->store.get(nodes->store.context, at.text, text, capacity - 1, &bytes, wait_ms);
-    if (status == TUTTI_ERR_TIMEOUT && !tutti_store_client_is_broken(nodes->client)) return TUTTI_NOT_YET;
-    TUTTI_TRY(status);
-    text[bytes] = '\0';
-    tutti_make_printable(text); /* any process that can reach the store may have written it */
-    return TUTTI_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------- texts */
-
-const char *tutti_launch_seconds(int64_t ms, char text[32]) {
-    snprintf(text, 32, "%.*f s", ms % 1000 != 0, (double)ms / 1000);
-    return text;
-}
-
-const char *tutti_launch_name_node(const tutti_launch_nodes *nodes, int node, char *text, size_t capacity) {
-    char host[256];
-    if (nodes->options.list != NULL && tutti_hostlist_get(nodes->options.list, node, host, sizeof host))
-        snprintf(text, capacity, "node %d (%s)", node, host);
-    else snprintf(text, capacity, "node %d", node);
-    return text;
-}
-
-tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *name, char *text, size_t capacity,
-                                      int *count_out) {
-    char one[300];
-    size_t used = 0;
-    int count = 0;
-    text[0] = '\0';
-    for (int i = 0; i < nodes->options.nnodes; i++) {
-        int there = 0;
-        TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, name, i).text, &there));
-        if (there || ++count > MOST_NAMED || used >= capacity) continue;
-        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used > 0 ? ", " : "",
-                                 tutti_launch_name_node(nodes, i, one, sizeof one));
-    }
-    if (count > MOST_NAMED && used < capacity)
-        snprintf(text + used, capacity - used, " and %d more", count - MOST_NAMED);
-    *count_out = count;
-    return TUTTI_OK;
-}
+enum { PROMPT_MS = 1000 };
 
 /* ------------------------------------------------------------------------------------------------ events */
 
@@ -131,15 +57,8 @@ static tutti_status count_ended(tutti_launch_nodes *nodes, int node) {
 
 /* ------------------------------------------------------------------------------------------------ thread */
 
-void tutti_launch_notify_loop(tutti_launch_nodes *nodes) {
+static void notify_loop(tutti_launch_nodes *nodes) {
     eventfd_write(nodes->event_fd, 1);
-}
-
-tutti_launch_wishes tutti_launch_wishes_of(tutti_launch_nodes *nodes) {
-    pthread_mutex_lock(&nodes->lock);
-    tutti_launch_wishes wants = nodes->wants;
-    pthread_mutex_unlock(&nodes->lock);
-    return wants;
 }
 
 static void conclude(tutti_launch_nodes *nodes, tutti_launch_verdict verdict) {
@@ -147,7 +66,7 @@ static void conclude(tutti_launch_nodes *nodes, tutti_launch_verdict verdict) {
     nodes->news.verdict = verdict;
     pthread_mutex_unlock(&nodes->lock);
     nodes->open = false;
-    tutti_launch_notify_loop(nodes);
+    notify_loop(nodes);
 }
 
 static void take_event(tutti_launch_nodes *nodes, const char *event) {
@@ -163,7 +82,7 @@ static void take_event(tutti_launch_nodes *nodes, const char *event) {
         snprintf(nodes->news.text, sizeof nodes->news.text, "%.599s", event + used);
     }
     pthread_mutex_unlock(&nodes->lock);
-    tutti_launch_notify_loop(nodes);
+    notify_loop(nodes);
 }
 
 /* Waits a short time for the next event. */
@@ -209,7 +128,7 @@ static tutti_status begin(tutti_launch_nodes *nodes, int attempt) {
     nodes->news.joined = true;
     nodes->news.attempt = attempt;
     pthread_mutex_unlock(&nodes->lock);
-    tutti_launch_notify_loop(nodes);
+    notify_loop(nodes);
     return TUTTI_OK;
 }
 
@@ -257,7 +176,7 @@ static void tell_lost(tutti_launch_nodes *nodes, tutti_status status) {
                  nodes->options.host, nodes->options.port, tutti_launch_seconds(nodes->options.silent_ms, silent));
     else snprintf(nodes->news.text, sizeof nodes->news.text, "%.599s", tutti_last_error());
     pthread_mutex_unlock(&nodes->lock);
-    tutti_launch_notify_loop(nodes);
+    notify_loop(nodes);
 }
 
 /* Ends all waits of the thread when the loop has requested to close long enough ago. */

@@ -1,6 +1,6 @@
 /*
- * The nodes of one job as seen by their thread, shared by launch_nodes.c (thread and events), launch_nodes_meet.c
- * (gathering) and launch_nodes_end.c (heartbeats, and leaving).
+ * The nodes of one job as seen by their thread, shared by launch_nodes_end.c (heartbeats, and leaving),
+ * launch_nodes_meet.c (gathering) and launch_nodes.c (thread and events).
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCH_NODES_STATE_H
 #define TUTTI_BOOTSTRAP_LAUNCH_NODES_STATE_H
@@ -72,7 +72,6 @@ tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, ch
 
 /* Returns the current requests of the loop. */
 tutti_launch_wishes tutti_launch_wishes_of(tutti_launch_nodes *nodes);
-void tutti_launch_notify_loop(tutti_launch_nodes *nodes);
 /* "60 s" or "1.5 s" */
 const char *tutti_launch_seconds(int64_t ms, char text[32]);
 /* Writes "node 1 (10.0.0.2)", or "node 1" if the address is unknown, and returns it. */

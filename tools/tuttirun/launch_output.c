@@ -2,10 +2,11 @@
  * Output of ranks: each line is written to our own output in one write, so that lines of several ranks never mix,
  * with the rank in front as soon as a second rank prints there. The unchanged output also goes to the rank's log
  * file. A carriage return ends a line too, since progress bars would otherwise never appear. Lines longer than the
- * buffer are split.
+ * buffer are split. tuttirun's own lines go to standard error.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,20 @@
 #include "tools/tuttirun/launch.h"
 
 enum { LINE_BYTES = 16 << 10, PIECE_BYTES = 4096, PIECES_PER_TURN = 64 };
+
+void tutti_launch_say(const char *format, ...) {
+    char line[4096] = "tuttirun: ";
+    size_t used = strlen(line);
+    va_list arguments;
+    va_start(arguments, format);
+    int text = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
+    va_end(arguments);
+    if (text < 0) return;
+    used = tutti_min_size(used + (size_t)text, sizeof line - 2);
+    line[used++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, used);
+    (void)written; /* an error cannot be reported anywhere */
+}
 
 tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd, int local_rank, bool prefixed,
                                       tutti_launch_stream *stream_out) {
