@@ -6,19 +6,11 @@
  */
 #include "kernels/cuda/compute.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define LOOK_AGAIN_NS 20000
-
-void tutti_compute_note(tutti_compute *compute, tutti_status status) {
-    tutti_cuda_compute *cuda = tutti_cuda_compute_of(compute);
-    if (status == TUTTI_OK || cuda->failed != TUTTI_OK) return;
-    cuda->failed = status;
-    snprintf(cuda->words, sizeof cuda->words, "%s", tutti_cuda_host->last_error());
-}
 
 static tutti_status check(tutti_compute *compute) {
     const tutti_cuda_compute *cuda = tutti_cuda_compute_of(compute);

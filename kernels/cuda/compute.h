@@ -60,7 +60,7 @@ static inline tutti_cuda_compute *tutti_cuda_compute_of(tutti_compute *compute) 
     return (tutti_cuda_compute *)(void *)compute;
 }
 
-/* Stores the status and this thread's error text if it is the first failure. */
+/* Stores the status and this thread's error text if it is the first failure (compute_failure.c). */
 void tutti_compute_note(tutti_compute *compute, tutti_status status);
 
 /* -------------------------------------------------------------------------------------------- recording.c */

@@ -15,7 +15,9 @@
 #include "bootstrap/machine/module.h"
 #include "kernels/device.h"
 
+/* The functions that the host provides, and the module's own table; set when the module is started. */
 extern const tutti_module_host *tutti_cuda_host;
+extern const tutti_device *tutti_cuda_device;
 
 /* TUTTI_OK, or an error with CUDA's text: "<what>: ...". Clears the error in CUDA's own record: it is not the
  * program's. */
@@ -28,6 +30,8 @@ tutti_status tutti_cuda_driver_result(CUresult result, const char *what);
 #define TUTTI_CUDA_BEGIN() TUTTI_TRY(tutti_cuda_begin())
 tutti_status tutti_cuda_begin(void);
 bool tutti_cuda_is_forked(void);
+/* Called once, when the module is started. */
+void tutti_cuda_watch_forks(void);
 /* Records that other code has started CUDA in this process. */
 void tutti_cuda_note_start(void);
 
