@@ -1,5 +1,5 @@
 /*
- * The queue of a communicator and its worker thread. See queue.h.
+ * The queue of a communicator, its worker thread, and waiting for works, which runs queued operations. See queue.h.
  *
  * `busy` is held by the one thread that runs an operation. The thread that clears it wakes the worker if more
  * operations are queued. It stores `busy` and then loads `queued`; the worker has seen `queued` and then loads
@@ -8,10 +8,14 @@
  */
 #include "comm/queue/queue.h"
 
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
@@ -109,14 +113,6 @@ static void leave_busy(struct tutti_work_queue *queue) {
     tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }
 
-void tutti_queue_hurry(tutti_work *work) {
-    struct tutti_work_queue *queue = work->comm->queue;
-    atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
-    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
-    if (queue->alive) tutti_wake_timer_set(&queue->alarm, 0);
-    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
-}
-
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
     return comm->run(comm, op);
 }
@@ -158,14 +154,6 @@ static bool run_next(tutti_comm *comm, bool worker) {
     tutti_work_end(work, status);
     tutti_work_free(work);
     return true;
-}
-
-bool tutti_queue_is_empty(const tutti_comm *comm) {
-    return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) == 0;
-}
-
-bool tutti_queue_run_next(tutti_comm *comm) {
-    return run_next(comm, /* worker */ false);
 }
 
 static tutti_status append(struct tutti_work_queue *queue, tutti_work *work) {
@@ -358,4 +346,126 @@ void tutti_queue_close(tutti_comm *comm) {
     tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     while (queue->alive) pthread_cond_wait(&queue->left, &queue->lock);
     tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
+}
+
+/* ---------------------------------------------------------------------------------------------- waiting */
+
+static bool is_done(const tutti_work *work) {
+    return atomic_load_explicit(&work->done, memory_order_acquire) != 0;
+}
+
+static void nap(tutti_work *work, int64_t most_ns) {
+    atomic_fetch_add_explicit(&work->sleepers, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&work->done, memory_order_seq_cst) == 0) {
+        struct timespec most = {.tv_nsec = most_ns};
+        syscall(SYS_futex, &work->done, FUTEX_WAIT_PRIVATE, 0, &most, NULL, 0);
+    }
+    atomic_fetch_sub_explicit(&work->sleepers, 1, memory_order_relaxed);
+}
+
+#define ROUNDS_BEFORE_NAP 400
+#define NAP_NS            INT64_C(1000000)
+#define SHORTEST_NAP_NS   INT64_C(250000)
+#define LONGEST_NAP_NS    INT64_C(20000000) /* if peers wake this thread */
+
+/* For a thread that waits for messages: sleeps until a peer has done something, or a request is complete. */
+static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
+    uint32_t bell;
+    tutti_hooks.channel_sleep_begin(&bell);
+    /* Not by the communicator's page: another thread may be destroying the communicator. */
+    if (!tutti_can_membarrier() || !tutti_membarrier()) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
+    if (!tutti_hooks.p2p_progress_in_turn() && !is_done(work)) tutti_hooks.channel_sleep(bell, most_ns);
+    tutti_hooks.channel_sleep_end();
+}
+
+/* Naps become longer while no other work needs this thread. */
+static void rest(tutti_work *work, int64_t *nap_ns) {
+    if (!tutti_hooks.p2p_pending()) {
+        nap(work, NAP_NS);
+    } else if (work->streamed || atomic_load_explicit(&work->comm->queue->queued, memory_order_acquire) > 0) {
+        nap(work, SHORTEST_NAP_NS);
+    } else {
+        sleep_for_peers(work, *nap_ns);
+        /* Peers on other hosts do not wake us. */
+        if (work->comm->net.hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS);
+    }
+}
+
+static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
+    tutti_backoff backoff = {.yields = !work->comm->spins};
+    int64_t nap_ns = SHORTEST_NAP_NS;
+    for (unsigned round = 0; !is_done(work); round++) {
+        /* An operation run here lasts as long as its peers take, so a caller with a timeout must not run it. */
+        if (deadline->budget_ns == INT64_MAX && run_next(work->comm, /* worker */ false)) continue;
+        if (tutti_hooks.p2p_progress()) { /* more messages may follow */
+            backoff.rounds = 0;
+            nap_ns = SHORTEST_NAP_NS;
+        }
+        if (is_done(work)) break;
+        if (round % 16 == 15 || nap_ns > NAP_NS) {
+            TUTTI_TRY(tutti_interrupt_check());
+            if (tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
+        }
+        if (backoff.rounds < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
+        else rest(work, &nap_ns);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status wait_until_done(tutti_work *work, tutti_deadline *deadline) {
+    tutti_hooks.channel_attend(1);
+    if (work->streamed) tutti_hooks.stream_attend(1);
+    tutti_status status = attend(work, deadline);
+    if (work->streamed) tutti_hooks.stream_attend(-1);
+    tutti_hooks.channel_attend(-1);
+    return status;
+}
+
+static tutti_status outcome(const tutti_work *work) {
+    return work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
+}
+
+tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
+    if (work == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_wait: work is NULL");
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "tutti_work_wait: this process was forked after the call");
+    if (!is_done(work)) {
+        tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+        tutti_work_retain(work);
+        tutti_status status = timeout_ms == 0 ? TUTTI_NOT_YET : wait_until_done(work, &deadline);
+        bool done = is_done(work);
+        tutti_work_free(work);
+        if (status != TUTTI_OK && !done) return status;
+    }
+    return outcome(work);
+}
+
+tutti_status tutti_work_finish(tutti_work *work) {
+    tutti_deadline never = tutti_deadline_after_ms(-1);
+    while (wait_until_done(work, &never) != TUTTI_OK) tutti_comm_break(work->comm, TUTTI_ERR_INTERRUPTED);
+    return outcome(work);
+}
+
+/* Makes the worker run the operation as soon as possible. */
+static void hurry(tutti_work *work) {
+    struct tutti_work_queue *queue = work->comm->queue;
+    atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
+    tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
+    if (queue->alive) tutti_wake_timer_set(&queue->alarm, 0);
+    tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
+}
+
+tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context) {
+    if (work == NULL || callback == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: NULL argument");
+    tutti_lock_in(TUTTI_LOCK_WORK, &work->lock);
+    bool first = work->callback == NULL;
+    if (first) {
+        work->callback = callback;
+        work->callback_context = context;
+    }
+    bool done = atomic_load_explicit(&work->done, memory_order_relaxed) != 0;
+    tutti_unlock_in(TUTTI_LOCK_WORK, &work->lock);
+    if (!first) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: this work has a callback already");
+    if (done) tutti_work_call_back(work);
+    else hurry(work);
+    return TUTTI_OK;
 }

@@ -43,7 +43,7 @@ struct tutti_work {
     struct tutti_work *next; /* in the queue */
 };
 
-/* Creates a work that has not ended, with one reference. */
+/* work.c. Creates a work that has not ended, with one reference. */
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out);
 void tutti_work_retain(tutti_work *work);
 /* Copies the arrays of work->op into the work. */
@@ -51,10 +51,10 @@ tutti_status tutti_work_own_arrays(const tutti_comm *comm, tutti_work *work);
 /* Ends the work with a status and, for failures, this thread's error text. Must be called once. Wakes waiters and
  * starts the callback. */
 void tutti_work_end(tutti_work *work, tutti_status status);
-/* Waits, and meanwhile drives point to point and runs queued operations. For a blocking call, whose buffers must be
- * free when it returns: an interrupt breaks the communicator, which ends the work. Returns the status of the work. */
-tutti_status tutti_work_finish(tutti_work *work);
+/* Runs the work's callback on a thread of the callback pool and passes the work's status to it. */
+void tutti_work_call_back(tutti_work *work);
 
+/* queue.c */
 tutti_status tutti_queue_create(tutti_comm *comm);
 /* True if an operation is running or queued. */
 bool tutti_queue_is_active(tutti_comm *comm);
@@ -70,22 +70,18 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
 /* The same with a new work, which gets a copy of op and of its arrays. */
 tutti_status tutti_queue_submit(tutti_comm *comm, const tutti_op *op, tutti_work **work_out);
-/* Runs the oldest queued operation on this thread, if there is one and no operation is running. False: none was
- * run. */
-bool tutti_queue_run_next(tutti_comm *comm);
-/* True if no operation is queued. */
-bool tutti_queue_is_empty(const tutti_comm *comm);
 /* Runs the operation for a work's `run`: assigns its number, executes it, and breaks the communicator if it fails. */
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op);
 /* The communicator whose task this thread runs; NULL: none. */
 extern TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
 /* Waits up to some milliseconds for a thread that has completed its operation and only has to leave. */
 void tutti_queue_settle(tutti_comm *comm);
-/* Makes the worker run the operation as soon as possible. */
-void tutti_queue_hurry(tutti_work *work);
 /* Makes sure that a thread drives point to point while this process does something else. */
 void tutti_queue_serve_p2p(tutti_comm *comm);
 /* The same at the end of a blocking message, if bytes for another host remain that the system has not accepted yet. */
 void tutti_queue_serve_rest(tutti_comm *comm);
+/* Waits, and meanwhile drives point to point and runs queued operations. For a blocking call, whose buffers must be
+ * free when it returns: an interrupt breaks the communicator, which ends the work. Returns the status of the work. */
+tutti_status tutti_work_finish(tutti_work *work);
 
 #endif

@@ -1,11 +1,10 @@
 /*
- * Works: the life cycle of an asynchronous operation. See tutti.h for the guarantees, queue.h for the threads that
- * run operations.
+ * Works: the life cycle of an asynchronous operation, and the threads that run callbacks. See tutti.h for the
+ * guarantees, queue.h for the threads that run operations, queue.c for waiting.
  *
  * A work is reference-counted: the user's handle, the queue (or point to point) and each waiter hold a reference.
  * `done` is stored last, with release, so that a thread that reads 1 sees status, text and details.
  */
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -14,13 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/lock.h"
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
-#include "comm/base/backoff.h"
+#include "bootstrap/base/thread.h"
 #include "comm/base/hooks.h"
-#include "comm/base/page.h"
-#include "comm/queue/callback_pool.h"
 #include "comm/queue/queue.h"
 
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
@@ -73,6 +70,76 @@ int tutti_work_done(const tutti_work *work) {
     return work != NULL && atomic_load_explicit(&work->done, memory_order_acquire) != 0;
 }
 
+/* ------------------------------------------------------------------------------------------- callbacks */
+
+/* A callback may wait for other operations, even for those whose callbacks are queued here, so a thread is added
+ * whenever all threads are inside callbacks. An idle thread exits after a second. */
+typedef struct job {
+    tutti_work *work; /* one reference */
+    struct job *next;
+} job;
+
+static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
+static job *first, **last = &first;
+static int idle, queued; /* threads that wait for a job, jobs that wait for a thread */
+
+static void run(tutti_work *work) {
+    work->callback(work->status, work->callback_context);
+    tutti_work_free(work);
+}
+
+/* Returns the next job, or NULL after a second without any. Called and returns with the lock held. */
+static job *next_job(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    int status = 0;
+    idle++;
+    while (first == NULL && status == 0)
+        status = pthread_cond_timedwait(&pool_wake, tutti_lock_mutex(TUTTI_LOCK_CALLBACKS), &until);
+    idle--;
+    job *found = first;
+    if (found == NULL) return NULL;
+    first = found->next;
+    if (first == NULL) last = &first;
+    queued--;
+    return found;
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    tutti_lock(TUTTI_LOCK_CALLBACKS);
+    for (job *found; (found = next_job()) != NULL;) {
+        tutti_unlock(TUTTI_LOCK_CALLBACKS);
+        run(found->work);
+        free(found);
+        tutti_lock(TUTTI_LOCK_CALLBACKS);
+    }
+    tutti_unlock(TUTTI_LOCK_CALLBACKS);
+    return NULL;
+}
+
+void tutti_work_call_back(tutti_work *work) {
+    job *new = malloc(sizeof *new);
+    tutti_work_retain(work);
+    if (new == NULL) { /* running it late on this thread is better than never */
+        tutti_log(TUTTI_LOG_WARN, "no memory to queue a callback; it runs on the completing thread");
+        run(work);
+        return;
+    }
+    *new = (job){.work = work};
+    tutti_lock(TUTTI_LOCK_CALLBACKS);
+    *last = new;
+    last = &new->next;
+    bool add_thread = ++queued > idle;
+    pthread_cond_signal(&pool_wake);
+    tutti_unlock(TUTTI_LOCK_CALLBACKS);
+    if (add_thread && tutti_thread_start(TUTTI_THREAD_CALLBACK, serve, NULL, NULL) != 0)
+        tutti_log(TUTTI_LOG_WARN, "cannot start a callback thread; callbacks wait for a running thread");
+}
+
+/* ------------------------------------------------------------------------------------------------- end */
+
 static void end_now(tutti_work *work) {
     work->end_ns = tutti_now_ns();
     tutti_lock_in(TUTTI_LOCK_WORK, &work->lock);
@@ -82,7 +149,7 @@ static void end_now(tutti_work *work) {
     if (atomic_load_explicit(&work->sleepers, memory_order_seq_cst) > 0)
         syscall(SYS_futex, &work->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     tutti_hooks.channel_ring_own(); /* a thread that waits for peers may wait for this work, too */
-    if (callback != NULL) tutti_callback_pool_run(work);
+    if (callback != NULL) tutti_work_call_back(work);
 }
 
 /* Records the first failure of a work; a group's work collects the failures of its parts. */
@@ -106,97 +173,6 @@ void tutti_work_end(tutti_work *work, tutti_status status) {
     tutti_work_free(whole);
 }
 
-static void nap(tutti_work *work, int64_t most_ns) {
-    atomic_fetch_add_explicit(&work->sleepers, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&work->done, memory_order_seq_cst) == 0) {
-        struct timespec most = {.tv_nsec = most_ns};
-        syscall(SYS_futex, &work->done, FUTEX_WAIT_PRIVATE, 0, &most, NULL, 0);
-    }
-    atomic_fetch_sub_explicit(&work->sleepers, 1, memory_order_relaxed);
-}
-
-#define ROUNDS_BEFORE_NAP 400
-#define NAP_NS            INT64_C(1000000)
-#define SHORTEST_NAP_NS   INT64_C(250000)
-#define LONGEST_NAP_NS    INT64_C(20000000) /* if peers wake this thread */
-
-/* For a thread that waits for messages: sleeps until a peer has done something, or a request is complete. */
-static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
-    uint32_t bell;
-    tutti_hooks.channel_sleep_begin(&bell);
-    /* Not by the communicator's page: another thread may be destroying the communicator. */
-    if (!tutti_can_membarrier() || !tutti_membarrier()) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
-    if (!tutti_hooks.p2p_progress_in_turn() && !tutti_work_done(work)) tutti_hooks.channel_sleep(bell, most_ns);
-    tutti_hooks.channel_sleep_end();
-}
-
-/* Naps become longer while no other work needs this thread. */
-static void rest(tutti_work *work, int64_t *nap_ns) {
-    if (!tutti_hooks.p2p_pending()) {
-        nap(work, NAP_NS);
-    } else if (work->streamed || !tutti_queue_is_empty(work->comm)) {
-        nap(work, SHORTEST_NAP_NS);
-    } else {
-        sleep_for_peers(work, *nap_ns);
-        /* Peers on other hosts do not wake us. */
-        if (work->comm->net.hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS);
-    }
-}
-
-static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
-    tutti_backoff backoff = {.yields = !work->comm->spins};
-    int64_t nap_ns = SHORTEST_NAP_NS;
-    for (unsigned round = 0; !tutti_work_done(work); round++) {
-        /* An operation run here lasts as long as its peers take, so a caller with a timeout must not run it. */
-        if (deadline->budget_ns == INT64_MAX && tutti_queue_run_next(work->comm)) continue;
-        if (tutti_hooks.p2p_progress()) { /* more messages may follow */
-            backoff.rounds = 0;
-            nap_ns = SHORTEST_NAP_NS;
-        }
-        if (tutti_work_done(work)) break;
-        if (round % 16 == 15 || nap_ns > NAP_NS) {
-            TUTTI_TRY(tutti_interrupt_check());
-            if (tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
-        }
-        if (backoff.rounds < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
-        else rest(work, &nap_ns);
-    }
-    return TUTTI_OK;
-}
-
-static tutti_status wait_until_done(tutti_work *work, tutti_deadline *deadline) {
-    tutti_hooks.channel_attend(1);
-    if (work->streamed) tutti_hooks.stream_attend(1);
-    tutti_status status = attend(work, deadline);
-    if (work->streamed) tutti_hooks.stream_attend(-1);
-    tutti_hooks.channel_attend(-1);
-    return status;
-}
-
-static tutti_status outcome(const tutti_work *work) {
-    return work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
-}
-
-tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
-    if (work == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_wait: work is NULL");
-    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "tutti_work_wait: this process was forked after the call");
-    if (!tutti_work_done(work)) {
-        tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
-        tutti_work_retain(work);
-        tutti_status status = timeout_ms == 0 ? TUTTI_NOT_YET : wait_until_done(work, &deadline);
-        bool done = tutti_work_done(work);
-        tutti_work_free(work);
-        if (status != TUTTI_OK && !done) return status;
-    }
-    return outcome(work);
-}
-
-tutti_status tutti_work_finish(tutti_work *work) {
-    tutti_deadline never = tutti_deadline_after_ms(-1);
-    while (wait_until_done(work, &never) != TUTTI_OK) tutti_comm_break(work->comm, TUTTI_ERR_INTERRUPTED);
-    return outcome(work);
-}
-
 tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out) {
     if (work == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_get: NULL argument");
     bool done = tutti_work_done(work);
@@ -217,20 +193,4 @@ tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_
 
 const char *tutti_work_error(const tutti_work *work) {
     return tutti_work_done(work) && work->error != NULL ? work->error : "";
-}
-
-tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context) {
-    if (work == NULL || callback == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: NULL argument");
-    tutti_lock_in(TUTTI_LOCK_WORK, &work->lock);
-    bool first = work->callback == NULL;
-    if (first) {
-        work->callback = callback;
-        work->callback_context = context;
-    }
-    bool done = atomic_load_explicit(&work->done, memory_order_relaxed) != 0;
-    tutti_unlock_in(TUTTI_LOCK_WORK, &work->lock);
-    if (!first) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: this work has a callback already");
-    if (done) tutti_callback_pool_run(work);
-    else tutti_queue_hurry(work);
-    return TUTTI_OK;
 }
