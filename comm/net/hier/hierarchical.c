@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/slice.h"
@@ -27,57 +26,8 @@ static size_t most_delegated_bytes(const tutti_comm *comm) {
     return (forced > 0 ? forced : MOST_DELEGATED_BYTES) * (size_t)comm->net.hosts->local->nranks;
 }
 
-/* ----------------------------------------------------------------------------------------------- common */
-
-static uint64_t sign_part(const tutti_op *op, const tutti_op *part) {
-    return tutti_hash_add(op->signature, (uint64_t)part->kind + 1) >> 1;
-}
-
-void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part) {
-    part->type = op->type;
-    part->factor = op->factor;
-    part->timeout_ms = op->timeout_ms;
-    part->part_of = op->part_of != NULL ? op->part_of : op;
-    part->signature = sign_part(op, part);
-}
-
-tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutti_op part) {
-    tutti_hierarchical_describe(op, &part);
-    return tutti_queue_run(comm->net.hosts->local, &part);
-}
-
-tutti_rail tutti_hierarchical_delegates(tutti_comm *comm, const tutti_op *op, int rank) {
-    tutti_hosts *hosts = comm->net.hosts;
-    for (int host = 0; host < hosts->nhosts; host++) hosts->delegates[host] = hosts->all[host].ranks[0];
-    hosts->delegates[hosts->host_of[rank]] = rank;
-    return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->delegates};
-}
-
-tutti_rail tutti_hierarchical_rail(tutti_comm *comm, const tutti_op *op) {
-    const tutti_hosts *hosts = comm->net.hosts;
-    return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->rail};
-}
-
 static bool is_delegate(const tutti_rail *rail) {
     return rail->ranks[rail->me] == rail->comm->rank;
-}
-
-tutti_status tutti_hierarchical_setup(tutti_comm *comm, tutti_kind kind, size_t bytes, size_t own_bytes,
-                                      tutti_rail_setup *setup_out, char **own_out) {
-    size_t rail_bytes = tutti_align_up(tutti_rail_scratch_bytes(comm->net.hosts->table, kind, bytes), TUTTI_CACHE_LINE);
-    char *memory;
-    TUTTI_TRY(tutti_hosts_scratch(comm, rail_bytes + own_bytes, &memory));
-    *setup_out = (tutti_rail_setup){.table = comm->net.hosts->table, .scratch = memory, .scratch_bytes = rail_bytes};
-    if (own_out != NULL) *own_out = memory + rail_bytes;
-    return TUTTI_OK;
-}
-
-tutti_reduction tutti_hierarchical_within(const tutti_op *op) {
-    return op->reduction == TUTTI_AVG ? TUTTI_SUM : op->reduction;
-}
-
-tutti_reduction tutti_hierarchical_between(const tutti_op *op) {
-    return op->reduction == TUTTI_PREMUL_SUM ? TUTTI_SUM : op->reduction;
 }
 
 /* ------------------------------------------------------------------------------------------------- barrier */
@@ -93,16 +43,6 @@ static tutti_status barrier(tutti_comm *comm, const tutti_op *op) {
 }
 
 /* ----------------------------------------------------------------------------------------------- reducing */
-
-tutti_rail_vector tutti_hierarchical_vector(const tutti_comm *comm, const tutti_op *op, const void *src, void *dst,
-                                            size_t count) {
-    return (tutti_rail_vector){.src = src,
-                               .dst = dst,
-                               .count = count,
-                               .type = op->type,
-                               .reduction = tutti_hierarchical_between(op),
-                               .divisor = op->reduction == TUTTI_AVG ? comm->nranks : 1};
-}
 
 /* A long vector, in pieces; a piece has a slice for each rank of a host. */
 typedef struct sliced {

@@ -32,9 +32,7 @@ tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op)
 /* Kinds in which each byte has one receiver: all_to_all, gather, scatter and their v-variants. */
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op);
 
-/* Fills the remaining fields of a part of op, which runs on this host's communicator. */
-void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part);
-/* Runs a part of op in shared memory, on this host's communicator. */
+/* hierarchical_pieces.c: runs a part of op in shared memory, on this host's communicator. */
 tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutti_op part);
 /* The rail of delegates: `rank` for its own host, the first ranks for the others. */
 tutti_rail tutti_hierarchical_delegates(tutti_comm *comm, const tutti_op *op, int rank);

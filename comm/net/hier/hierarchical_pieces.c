@@ -1,5 +1,5 @@
 /*
- * Long calls over several hosts, in pieces, so that shared memory and the network work at the same time:
+ * The parts of calls over several hosts, and long calls in pieces, so that shared memory and the network work at the same time:
  *
  *   this host, before:   0    1    2    3
  *   the network:              0    1    2    3
@@ -11,10 +11,73 @@
  *
  * Invariant: when the call returns, with or without success, no part of it is under way.
  */
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/net/hier/hierarchical.h"
 #include "comm/queue/queue.h"
+
+/* ------------------------------------------------------------------------------------------------ parts */
+
+static uint64_t sign_part(const tutti_op *op, const tutti_op *part) {
+    return tutti_hash_add(op->signature, (uint64_t)part->kind + 1) >> 1;
+}
+
+/* Fills the remaining fields of a part of op, which runs on this host's communicator. */
+static void describe(const tutti_op *op, tutti_op *part) {
+    part->type = op->type;
+    part->factor = op->factor;
+    part->timeout_ms = op->timeout_ms;
+    part->part_of = op->part_of != NULL ? op->part_of : op;
+    part->signature = sign_part(op, part);
+}
+
+tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutti_op part) {
+    describe(op, &part);
+    return tutti_queue_run(comm->net.hosts->local, &part);
+}
+
+tutti_rail tutti_hierarchical_delegates(tutti_comm *comm, const tutti_op *op, int rank) {
+    tutti_hosts *hosts = comm->net.hosts;
+    for (int host = 0; host < hosts->nhosts; host++) hosts->delegates[host] = hosts->all[host].ranks[0];
+    hosts->delegates[hosts->host_of[rank]] = rank;
+    return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->delegates};
+}
+
+tutti_rail tutti_hierarchical_rail(tutti_comm *comm, const tutti_op *op) {
+    const tutti_hosts *hosts = comm->net.hosts;
+    return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->rail};
+}
+
+tutti_status tutti_hierarchical_setup(tutti_comm *comm, tutti_kind kind, size_t bytes, size_t own_bytes,
+                                      tutti_rail_setup *setup_out, char **own_out) {
+    size_t rail_bytes = tutti_align_up(tutti_rail_scratch_bytes(comm->net.hosts->table, kind, bytes), TUTTI_CACHE_LINE);
+    char *memory;
+    TUTTI_TRY(tutti_hosts_scratch(comm, rail_bytes + own_bytes, &memory));
+    *setup_out = (tutti_rail_setup){.table = comm->net.hosts->table, .scratch = memory, .scratch_bytes = rail_bytes};
+    if (own_out != NULL) *own_out = memory + rail_bytes;
+    return TUTTI_OK;
+}
+
+tutti_reduction tutti_hierarchical_within(const tutti_op *op) {
+    return op->reduction == TUTTI_AVG ? TUTTI_SUM : op->reduction;
+}
+
+tutti_reduction tutti_hierarchical_between(const tutti_op *op) {
+    return op->reduction == TUTTI_PREMUL_SUM ? TUTTI_SUM : op->reduction;
+}
+
+tutti_rail_vector tutti_hierarchical_vector(const tutti_comm *comm, const tutti_op *op, const void *src, void *dst,
+                                            size_t count) {
+    return (tutti_rail_vector){.src = src,
+                               .dst = dst,
+                               .count = count,
+                               .type = op->type,
+                               .reduction = tutti_hierarchical_between(op),
+                               .divisor = op->reduction == TUTTI_AVG ? comm->nranks : 1};
+}
+
+/* --------------------------------------------------------------------------------------------- in pieces */
 
 /* The time on the network may grow by this factor compared to one piece. */
 #define MOST_SLOWDOWN 1.05
@@ -47,8 +110,6 @@ size_t tutti_hierarchical_piece_bytes(const tutti_comm *comm, tutti_kind kind, i
     return piece_bytes;
 }
 
-/* ------------------------------------------------------------------------------------------------ parts */
-
 static tutti_status finish(tutti_work **work) {
     if (*work == NULL) return TUTTI_OK;
     tutti_status status = tutti_work_finish(*work);
@@ -59,7 +120,7 @@ static tutti_status finish(tutti_work **work) {
 
 tutti_status tutti_pieces_start(tutti_pieces *pieces, tutti_op part) {
     if (!pieces->overlaps) return tutti_hierarchical_local(pieces->comm, pieces->op, part);
-    tutti_hierarchical_describe(pieces->op, &part);
+    describe(pieces->op, &part);
     tutti_work *work;
     TUTTI_TRY(tutti_queue_submit(pieces->comm->net.hosts->local, &part, &work));
     tutti_work_free(pieces->last); /* parts end in the order in which they were started */
