@@ -36,40 +36,6 @@ static tutti_status choose_key(tutti_local_bootstrap *c) {
     return TUTTI_OK;
 }
 
-void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
-                     const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
-    struct {
-        uint8_t side[8];
-        tutti_local_hello hello;
-        uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES];
-        char socket_name[TUTTI_SOCKET_NAME_BYTES];
-    } text;
-    memset(&text, 0, sizeof text);
-    text.side[0] = (uint8_t)side;
-    text.hello = *h;
-    memcpy(text.nonce, nonce, sizeof text.nonce);
-    snprintf(text.socket_name, sizeof text.socket_name, "%s", c->place->socket_name);
-    tutti_hmac hash;
-    tutti_hmac_init(&hash, c->key, c->key_bytes);
-    tutti_hmac_update(&hash, &text, sizeof text);
-    tutti_hmac_update(&hash, c->prefix, strlen(c->prefix));
-    tutti_hmac_final(&hash, mac);
-}
-
-tutti_status tutti_local_fail_secret(int rank) {
-    return tutti_fail(
-        TUTTI_ERR_REFUSED,
-        "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks; or it "
-        "is creating another communicator, and a false value in the store has directed it here",
-        rank);
-}
-
-void tutti_local_fill_message(tutti_local_message *w, tutti_status status) {
-    memset(w, 0, sizeof *w);
-    w->status = status;
-    if (status != TUTTI_OK) snprintf(w->text, sizeof w->text, "%s", tutti_last_error());
-}
-
 /* Terminates the message's text; fails with the status and text that it carries. */
 static tutti_status admit(tutti_local_message *w, int from) {
     if (w->status == TUTTI_OK) return TUTTI_OK;
@@ -78,21 +44,6 @@ static tutti_status admit(tutti_local_message *w, int from) {
     tutti_status status =
         w->status < TUTTI_OK && w->status >= TUTTI_ERR_DATA ? (tutti_status)w->status : TUTTI_ERR_BROKEN;
     return tutti_fail(status, "%s (reported by rank %d)", w->text, from);
-}
-
-tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table) {
-    TUTTI_TRY(tutti_calloc((size_t)tutti_local_nmembers(c), sizeof *c->ranks, &c->ranks));
-    int count = 0;
-    for (int rank = 0; rank < c->nranks; rank++) {
-        if (tutti_peer_table_ranks(table)[rank].host != c->place->host) continue;
-        if (count == tutti_local_nmembers(c))
-            return tutti_fail(TUTTI_ERR_DATA, "the peer table contradicts this host's entry in the store");
-        if (rank == c->rank) c->local_rank = count;
-        c->ranks[count++] = rank;
-    }
-    if (count == tutti_local_nmembers(c) && c->ranks[0] == c->place->leader && c->ranks[c->local_rank] == c->rank)
-        return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_DATA, "the peer table contradicts this host's entry in the store");
 }
 
 /* All ranks of a host wait for the same thing, so only the leader logs it; the wait for the leader itself is logged

@@ -40,6 +40,8 @@ static inline int tutti_local_nmembers(const tutti_local_bootstrap *c) {
     return c->place->neighbours;
 }
 
+/* ---- local_leader.c: both sides */
+
 /* Fills in c->ranks: the ranks of this host, in ascending order. */
 tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table);
 void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
@@ -48,7 +50,7 @@ tutti_status tutti_local_fail_secret(int rank);
 /* Fills in a message with `status`; if it is an error, with the error text of this thread. */
 void tutti_local_fill_message(tutti_local_message *w, tutti_status status);
 
-/* ---- local_leader.c */
+/* ---- local_leader.c: the leader */
 
 /* Creates the segment and accepts all other ranks of this host. */
 tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_table *table);
