@@ -8,10 +8,10 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "comm/gpu/pinned.h"
 
 #define PAGE_BYTES ((size_t)4096)
 #define PAGE_MARKS (PAGE_BYTES / sizeof(uint64_t))
@@ -35,7 +35,6 @@ static struct {
 /* Kept until the process ends, like all pinned memory. */
 typedef struct page {
     struct page *next;
-    tutti_pinned *memory;
     tutti_stream_event marks[PAGE_MARKS];
 } page;
 
@@ -55,18 +54,20 @@ static tutti_stream_event *take_free(void) {
 }
 
 static tutti_status add_page(const tutti_device *device) {
+    void *memory, *on_device;
     page *p;
     TUTTI_TRY(tutti_calloc(1, sizeof *p, &p));
-    tutti_status status = tutti_pinned_lease(device, PAGE_BYTES, &p->memory);
+    tutti_status status = device->alloc_pinned(PAGE_BYTES, &memory, &on_device);
     if (status != TUTTI_OK) {
         free(p);
         return status;
     }
+    memset(memory, 0, PAGE_BYTES);
     tutti_lock(TUTTI_LOCK_EVENTS);
     for (size_t i = 0; i < PAGE_MARKS; i++) {
         size_t at = i * sizeof(uint64_t);
-        p->marks[i] = (tutti_stream_event){.word = (_Atomic uint64_t *)(void *)(p->memory->memory + at),
-                                           .word_on_device = p->memory->on_device + at,
+        p->marks[i] = (tutti_stream_event){.word = (_Atomic uint64_t *)(void *)((char *)memory + at),
+                                           .word_on_device = (char *)on_device + at,
                                            .next = pool.free};
         pool.free = &p->marks[i];
     }
