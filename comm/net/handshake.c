@@ -1,7 +1,10 @@
 /*
- * The messages of listener_state.h: how they are made and checked, with the keys. Nothing here touches a socket.
+ * The messages of listener_state.h: how they are made and checked, with the keys and the addresses that they name.
+ * Nothing here sends or receives.
  */
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
@@ -149,4 +152,48 @@ const char *tutti_listener_verdict_text(tutti_listener_verdict verdict) {
                "needs TUTTI_ADVERTISE on the host that is called";
     default: return "it gives no reason";
     }
+}
+
+/* --------------------------------------------------------------------------------------------- addresses */
+
+unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port,
+                                 struct sockaddr_storage *address_out) {
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    memset(address_out, 0, sizeof *address_out);
+    if (memcmp(address->bytes, mapped, sizeof mapped) == 0) {
+        struct sockaddr_in *four = (struct sockaddr_in *)address_out;
+        four->sin_family = AF_INET;
+        four->sin_port = htons(port);
+        memcpy(&four->sin_addr, address->bytes + sizeof mapped, sizeof four->sin_addr);
+        return sizeof *four;
+    }
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)address_out;
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(port);
+    six->sin6_scope_id = address->scope;
+    memcpy(&six->sin6_addr, address->bytes, sizeof six->sin6_addr);
+    return sizeof *six;
+}
+
+tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side) {
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    tutti_listener_endpoint endpoint;
+    memset(&endpoint, 0, sizeof endpoint);
+    memset(&name, 0, sizeof name);
+    int error = by_this_side ? getpeername(fd, (struct sockaddr *)&name, &bytes)
+                             : getsockname(fd, (struct sockaddr *)&name, &bytes);
+    if (error != 0) return endpoint; /* the connection is broken: the next message fails */
+    if (name.ss_family == AF_INET) {
+        const struct sockaddr_in *four = (const struct sockaddr_in *)&name;
+        memcpy(endpoint.address, mapped, sizeof mapped);
+        memcpy(endpoint.address + sizeof mapped, &four->sin_addr, sizeof four->sin_addr);
+        endpoint.port = ntohs(four->sin_port);
+    } else {
+        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&name;
+        memcpy(endpoint.address, &six->sin6_addr, sizeof endpoint.address);
+        endpoint.port = ntohs(six->sin6_port);
+    }
+    return endpoint;
 }

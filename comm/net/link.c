@@ -2,11 +2,16 @@
  * The functions of links: each starts its transfers and drives them until they are complete. See link.h for the
  * contract, link_state.h for the parts of a link.
  *
+ * A rank that gives up sends the reason on all of its links where it fits between two transfers; it closes the
+ * others. A rank that destroys its communicator sends that, too; it is an error only for ranks that still need data
+ * from it.
+ *
  * Invariant: when a call returns, with or without success, no transfer from or to its buffers is under way.
  */
 #include "comm/net/link.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,4 +188,62 @@ tutti_status tutti_link_move_meanwhile(const tutti_rail *rail, const tutti_link_
     if (nparts > 0) return end(rail, move_parts(rail, parts, nparts, work));
     while (work->some(work->context)) continue;
     return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ ending */
+
+/* Sends a final record, if it fits between two transfers and can be sent at once; the link then sends nothing more. */
+static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const char *reason, bool goodbye) {
+    tutti_pipe *pipe = link->pipe;
+    tutti_async_connect_abandon(link->attempt); /* closes connections that the other side may have accepted already */
+    link->attempt = NULL;
+    if (pipe == NULL) return;
+    if (pipe->status == TUTTI_OK && tutti_pipe_has_sent(pipe) && !link->out.ended) {
+        tutti_op none = {.kind = TUTTI_KIND_BARRIER, .signature = TUTTI_SIGNATURE_BROKEN, .sequence = comm->sequence};
+        tutti_link_record record = tutti_link_record_of(&none, 0);
+        record.status = status;
+        record.goodbye = goodbye;
+        record.reason_bytes = (uint32_t)tutti_min_size(strlen(reason), TUTTI_BROKEN_TEXT_BYTES - 1);
+        struct iovec parts[2] = {{.iov_base = &record, .iov_len = sizeof record},
+                                 {.iov_base = (void *)reason, .iov_len = record.reason_bytes}};
+        if (pipe->transport->send(pipe, parts, 2) == TUTTI_OK) pipe->transport->progress(pipe);
+    }
+    link->out.ended = true;
+    bool cut = !tutti_pipe_has_sent(pipe);
+    pipe->transport->cancel(pipe);
+    link->out.wanted = link->in.wanted = link->busy = false;
+    link->in.stage = TUTTI_LINK_IDLE;
+    if (!cut) return;
+    pipe->transport->close(pipe); /* lets the other side detect the end at all */
+    link->pipe = NULL;
+}
+
+void tutti_link_break_all(tutti_comm *comm) {
+    char reason[TUTTI_ERROR_TEXT_BYTES];
+    tutti_status status = comm->net.links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
+    if (status == TUTTI_OK) return;
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    comm->net.links->nbusy = 0;
+    for (int i = 0; i < 2 * comm->nranks; i++)
+        if (comm->net.links->all[i] != NULL) say(comm, comm->net.links->all[i], status, reason, /* goodbye */ false);
+    tutti_fail(status, "%s", reason);
+}
+
+void tutti_link_close_all(tutti_comm *comm) {
+    tutti_links *links = comm->net.links;
+    char reason[160];
+    if (links == NULL) return;
+    snprintf(reason, sizeof reason, "rank %d has destroyed communicator \"%s\" and does not take part", comm->rank,
+             comm->name);
+    for (int i = 0; i < 2 * comm->nranks; i++) {
+        tutti_link *link = links->all[i];
+        if (link == NULL) continue;
+        say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
+        if (link->pipe != NULL) link->pipe->transport->close(link->pipe);
+        free(link);
+    }
+    free(links->pieces);
+    free(links->busy);
+    free(links);
+    comm->net.links = NULL;
 }

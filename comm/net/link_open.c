@@ -1,13 +1,8 @@
 /*
- * Opening and closing of links. Of two processes, the one with the lower id connects, and the other one takes the
- * connection from its listener while it waits. So both may start at any time, and there is one connection (or the
+ * Opening of links. Of two processes, the one with the lower id connects, and the other one takes the connection
+ * from its listener while it waits. So both may start at any time, and there is one connection (or the
  * number set by TUTTI_TCP_SOCKETS), plus a second one, the twin, for exchanges.
- *
- * A rank that gives up sends the reason on all of its links where it fits between two transfers; it closes the
- * others. A rank that destroys its communicator sends that, too; it is an error only for ranks that still need data
- * from it.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +48,7 @@ static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
     return TUTTI_OK;
 }
 
-static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link **link_out) {
+tutti_status tutti_link_get(tutti_comm *comm, int rank, bool twin, tutti_link **link_out) {
     tutti_links *links;
     TUTTI_TRY(get_links(comm, &links));
     int place = twin ? comm->nranks + rank : rank;
@@ -120,7 +115,7 @@ static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
     if (link != NULL && (link->pipe != NULL || link->attempt != NULL)) return TUTTI_OK;
     if (write_ticket(comm, rank, twin, &ticket, &connects) != TUTTI_OK || connects) return TUTTI_OK;
     if (tutti_listener_take(&ticket, taken) != TUTTI_OK) return TUTTI_OK;
-    tutti_status status = get_link(comm, rank, twin, &link);
+    tutti_status status = tutti_link_get(comm, rank, twin, &link);
     if (status == TUTTI_OK) return open_link(comm, link, &ticket, taken);
     for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
     return status;
@@ -138,56 +133,21 @@ tutti_status tutti_link_admit(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* Waits until the link is open: the other side may start the operation as late as its deadline allows. */
-static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
-    tutti_link_wait wait = {.comm = comm, .sleep_ns = 50000};
-    for (;;) {
-        TUTTI_TRY(tutti_link_admit(comm));
-        tutti_status status =
-            link->attempt != NULL ? tutti_async_connect_take(link->attempt, &link->pipe) : TUTTI_NOT_YET;
-        if (status != TUTTI_NOT_YET) {
-            link->attempt = NULL;
-            if (status == TUTTI_OK) status = tutti_verbs_only_admit(process_of(comm, link->rank), link->pipe);
-            if (status != TUTTI_OK) link->pipe = NULL;
-            return status;
-        }
-        TUTTI_TRY(tutti_link_pause(&wait, /* moved */ false));
-    }
-}
-
-static tutti_status make(tutti_comm *comm, tutti_link *link) {
-    char name[128];
+tutti_status tutti_link_start(tutti_comm *comm, tutti_link *link) {
     bool connects;
     tutti_conn_id ticket;
-    if (comm->net.hosts == NULL || comm->net.hosts->listeners == NULL)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no link to rank %d", link->rank);
-    tutti_status status = write_ticket(comm, link->rank, link->is_twin, &ticket, &connects);
-    if (status == TUTTI_OK && connects && link->attempt == NULL)
-        status = open_link(comm, link, &ticket, /* taken */ NULL);
-    comm->net.links->awaited = link;
-    if (status == TUTTI_OK) status = await_link(comm, link);
-    comm->net.links->awaited = NULL;
-    if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
-    return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
-                              tutti_link_peer_name(comm, link->rank, name, sizeof name));
+    TUTTI_TRY(write_ticket(comm, link->rank, link->is_twin, &ticket, &connects));
+    return connects && link->attempt == NULL ? open_link(comm, link, &ticket, /* taken */ NULL) : TUTTI_OK;
 }
 
-/* Only socket transports have twins, and only if a link has a single socket (multi_socket.h). */
-static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
-    const tutti_transport *transport = link->pipe->transport;
-    return tutti_transport_can(transport, TUTTI_TRANSPORT_SOCKETS) && comm->net.hosts != NULL &&
-           comm->net.hosts->listeners != NULL;
-}
-
-tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
-    tutti_comm *comm = rail->comm;
-    assert(rank >= 0 && rank < rail->n && rank != rail->me);
-    tutti_link *link = NULL;
-    TUTTI_TRY(get_link(comm, rail->ranks[rank], /* twin */ false, &link));
-    if (TUTTI_UNLIKELY(link->pipe == NULL)) TUTTI_TRY(make(comm, link));
-    if (!exchanges || !has_twin(comm, link)) return TUTTI_OK;
-    TUTTI_TRY(get_link(comm, link->rank, /* twin */ true, &link));
-    return TUTTI_LIKELY(link->pipe != NULL) ? TUTTI_OK : make(comm, link);
+tutti_status tutti_link_poll(tutti_comm *comm, tutti_link *link) {
+    TUTTI_TRY(tutti_link_admit(comm));
+    tutti_status status = link->attempt != NULL ? tutti_async_connect_take(link->attempt, &link->pipe) : TUTTI_NOT_YET;
+    if (status == TUTTI_NOT_YET) return status;
+    link->attempt = NULL;
+    if (status == TUTTI_OK) status = tutti_verbs_only_admit(process_of(comm, link->rank), link->pipe);
+    if (status != TUTTI_OK) link->pipe = NULL;
+    return status;
 }
 
 const tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank) {
@@ -197,7 +157,7 @@ const tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank) {
 
 tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
     tutti_link *link = NULL;
-    tutti_status status = get_link(comm, rank, /* twin */ false, &link);
+    tutti_status status = tutti_link_get(comm, rank, /* twin */ false, &link);
     if (status == TUTTI_OK && link->pipe != NULL)
         status = tutti_fail(TUTTI_ERR_ARGUMENT, "there is a link to rank %d already", rank);
     if (status != TUTTI_OK) {
@@ -206,62 +166,4 @@ tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
     }
     link->pipe = pipe;
     return TUTTI_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------ ending */
-
-/* Sends a final record, if it fits between two transfers and can be sent at once; the link then sends nothing more. */
-static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const char *reason, bool goodbye) {
-    tutti_pipe *pipe = link->pipe;
-    tutti_async_connect_abandon(link->attempt); /* closes connections that the other side may have accepted already */
-    link->attempt = NULL;
-    if (pipe == NULL) return;
-    if (pipe->status == TUTTI_OK && tutti_pipe_has_sent(pipe) && !link->out.ended) {
-        tutti_op none = {.kind = TUTTI_KIND_BARRIER, .signature = TUTTI_SIGNATURE_BROKEN, .sequence = comm->sequence};
-        tutti_link_record record = tutti_link_record_of(&none, 0);
-        record.status = status;
-        record.goodbye = goodbye;
-        record.reason_bytes = (uint32_t)tutti_min_size(strlen(reason), TUTTI_BROKEN_TEXT_BYTES - 1);
-        struct iovec parts[2] = {{.iov_base = &record, .iov_len = sizeof record},
-                                 {.iov_base = (void *)reason, .iov_len = record.reason_bytes}};
-        if (pipe->transport->send(pipe, parts, 2) == TUTTI_OK) pipe->transport->progress(pipe);
-    }
-    link->out.ended = true;
-    bool cut = !tutti_pipe_has_sent(pipe);
-    pipe->transport->cancel(pipe);
-    link->out.wanted = link->in.wanted = link->busy = false;
-    link->in.stage = TUTTI_LINK_IDLE;
-    if (!cut) return;
-    pipe->transport->close(pipe); /* lets the other side detect the end at all */
-    link->pipe = NULL;
-}
-
-void tutti_link_break_all(tutti_comm *comm) {
-    char reason[TUTTI_ERROR_TEXT_BYTES];
-    tutti_status status = comm->net.links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
-    if (status == TUTTI_OK) return;
-    snprintf(reason, sizeof reason, "%s", tutti_last_error());
-    comm->net.links->nbusy = 0;
-    for (int i = 0; i < 2 * comm->nranks; i++)
-        if (comm->net.links->all[i] != NULL) say(comm, comm->net.links->all[i], status, reason, /* goodbye */ false);
-    tutti_fail(status, "%s", reason);
-}
-
-void tutti_link_close_all(tutti_comm *comm) {
-    tutti_links *links = comm->net.links;
-    char reason[160];
-    if (links == NULL) return;
-    snprintf(reason, sizeof reason, "rank %d has destroyed communicator \"%s\" and does not take part", comm->rank,
-             comm->name);
-    for (int i = 0; i < 2 * comm->nranks; i++) {
-        tutti_link *link = links->all[i];
-        if (link == NULL) continue;
-        say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
-        if (link->pipe != NULL) link->pipe->transport->close(link->pipe);
-        free(link);
-    }
-    free(links->pieces);
-    free(links->busy);
-    free(links);
-    comm->net.links = NULL;
 }

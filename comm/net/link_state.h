@@ -100,8 +100,6 @@ typedef struct tutti_links {
     tutti_link *all[]; /* 2 * nranks: by rank, then their twins; NULL until first use */
 } tutti_links;
 
-/* link_open.c: creates the link to a rank of the rail, if there is none, and, for an exchange, its twin. Waits. */
-tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges);
 static inline tutti_link *tutti_link_first(const tutti_comm *comm, int rank) {
     return comm->net.links->all[rank];
 }
@@ -109,6 +107,12 @@ static inline tutti_link *tutti_link_first(const tutti_comm *comm, int rank) {
 static inline tutti_link *tutti_link_twin(const tutti_comm *comm, int rank) {
     return comm->net.links->all[comm->nranks + rank];
 }
+/* link_open.c: returns the link to that rank, which is created, but not opened, at the first call. */
+tutti_status tutti_link_get(tutti_comm *comm, int rank, bool twin, tutti_link **link_out);
+/* Starts to connect, if that is this side's task. */
+tutti_status tutti_link_start(tutti_comm *comm, tutti_link *link);
+/* TUTTI_OK: the link has been opened. TUTTI_NOT_YET: call again. */
+tutti_status tutti_link_poll(tutti_comm *comm, tutti_link *link);
 /* Starts to open the connections that other ranks have made for this communicator: these ranks may be waiting for
  * them, whatever this rank waits for. */
 tutti_status tutti_link_admit(tutti_comm *comm);
@@ -127,15 +131,8 @@ tutti_status tutti_link_listen(tutti_link *link);
 tutti_status tutti_link_receive_unasked(tutti_comm *comm, const tutti_op *op, const tutti_link *link);
 
 /* link_wait.c: waiting for links. */
-typedef struct tutti_link_wait {
-    tutti_comm *comm;
-    uint64_t quiet_since, looked_at; /* ticks; 0: something has just moved */
-    int64_t sleep_ns;
-    unsigned rounds;
-} tutti_link_wait;
-/* Called after each round; `moved`: whether bytes moved in it. Spins, yields or sleeps, and runs the checks from
- * time to time. */
-tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved);
+/* Creates the link to a rank of the rail, if there is none, and, for an exchange, its twin. Waits. */
+tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges);
 /* Drives all busy links until their transfers are complete, and does the work (NULL: none). */
 tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *work);
 /* Handles the error `status` of a link: breaks the communicator if the pipe has failed. */

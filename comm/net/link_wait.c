@@ -1,9 +1,10 @@
 /*
- * Waiting for links. A wait first spins, with no clock reads and no system calls but those of the pipes. Later it
+ * Waiting for links: until one is open, or until transfers are complete. A wait first spins, with no clock reads and no system calls but those of the pipes. Later it
  * yields, then sleeps on the pipes' descriptors, for 4 ms at most. Before each sleep, and every millisecond of a
  * long transfer, it checks the deadline, requests to interrupt the call, whether another thread or another rank of
  * this host has broken the communicator, and whether ranks have reported on their links that they have given up.
  */
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -31,6 +32,13 @@
 #define SHORTEST_SLEEP_NS  INT64_C(50000)
 #define LONGEST_SLEEP_NS   INT64_C(4000000) /* a thousand checks per second would use 2 % of a core */
 #define MOST_DESCRIPTORS   32
+
+typedef struct link_wait {
+    tutti_comm *comm;
+    uint64_t quiet_since, looked_at; /* ticks; 0: something has just moved */
+    int64_t sleep_ns;
+    unsigned rounds;
+} link_wait;
 
 /* ------------------------------------------------------------------------------------------------ reports */
 
@@ -154,7 +162,7 @@ tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *l
 }
 
 /* A link shows a death only if it was connected, and while the network still works. */
-static tutti_status look_for_deaths(const tutti_link_wait *wait) {
+static tutti_status look_for_deaths(const link_wait *wait) {
     tutti_comm *comm = wait->comm;
     const tutti_links *links = comm->net.links;
     if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
@@ -166,7 +174,7 @@ static tutti_status look_for_deaths(const tutti_link_wait *wait) {
     return TUTTI_OK;
 }
 
-static tutti_status look(tutti_link_wait *wait) {
+static tutti_status look(link_wait *wait) {
     tutti_comm *comm = wait->comm;
     TUTTI_TRY(tutti_comm_check(comm));
     TUTTI_TRY(tutti_interrupt_check());
@@ -179,7 +187,7 @@ static tutti_status look(tutti_link_wait *wait) {
 
 /* ---------------------------------------------------------------------------------------------- sleeping */
 
-static void nap(tutti_link_wait *wait) {
+static void nap(link_wait *wait) {
     struct pollfd waited[MOST_DESCRIPTORS];
     const tutti_links *links = wait->comm->net.links;
     int count = 0;
@@ -202,7 +210,9 @@ static void nap(tutti_link_wait *wait) {
     wait->sleep_ns = tutti_min_i64(2 * wait->sleep_ns, LONGEST_SLEEP_NS);
 }
 
-tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
+/* Called after each round; `moved`: whether bytes moved in it. Spins, yields or sleeps, and runs the checks from time
+ * to time. */
+static tutti_status pause_wait(link_wait *wait, bool moved) {
     unsigned round = ++wait->rounds;
     if (round % ROUNDS_PER_SERVICE == 0 || wait->sleep_ns == LONGEST_SLEEP_NS) tutti_hooks.p2p_progress();
     if (moved) {
@@ -223,6 +233,49 @@ tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
     else if (!moved && wait->comm->wait_state.yields) sched_yield();
     else if (!moved) tutti_relax();
     return TUTTI_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- opening */
+
+/* Waits until the link is open: the other side may start the operation as late as its deadline allows. */
+static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
+    link_wait wait = {.comm = comm, .sleep_ns = SHORTEST_SLEEP_NS};
+    for (;;) {
+        tutti_status status = tutti_link_poll(comm, link);
+        if (status != TUTTI_NOT_YET) return status;
+        TUTTI_TRY(pause_wait(&wait, /* moved */ false));
+    }
+}
+
+static tutti_status make(tutti_comm *comm, tutti_link *link) {
+    char name[128];
+    if (comm->net.hosts == NULL || comm->net.hosts->listeners == NULL)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no link to rank %d", link->rank);
+    tutti_status status = tutti_link_start(comm, link);
+    comm->net.links->awaited = link;
+    if (status == TUTTI_OK) status = await_link(comm, link);
+    comm->net.links->awaited = NULL;
+    if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
+    return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
+                              tutti_link_peer_name(comm, link->rank, name, sizeof name));
+}
+
+/* Only socket transports have twins, and only if a link has a single socket (multi_socket.h). */
+static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
+    const tutti_transport *transport = link->pipe->transport;
+    return tutti_transport_can(transport, TUTTI_TRANSPORT_SOCKETS) && comm->net.hosts != NULL &&
+           comm->net.hosts->listeners != NULL;
+}
+
+tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
+    tutti_comm *comm = rail->comm;
+    assert(rank >= 0 && rank < rail->n && rank != rail->me);
+    tutti_link *link = NULL;
+    TUTTI_TRY(tutti_link_get(comm, rail->ranks[rank], /* twin */ false, &link));
+    if (TUTTI_UNLIKELY(link->pipe == NULL)) TUTTI_TRY(make(comm, link));
+    if (!exchanges || !has_twin(comm, link)) return TUTTI_OK;
+    TUTTI_TRY(tutti_link_get(comm, link->rank, /* twin */ true, &link));
+    return TUTTI_LIKELY(link->pipe != NULL) ? TUTTI_OK : make(comm, link);
 }
 
 /* ----------------------------------------------------------------------------------------------- driving */
@@ -246,7 +299,7 @@ static tutti_status drive_link(const tutti_rail *rail, tutti_link *link, uint64_
 
 tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *work) {
     tutti_links *links = rail->comm->net.links;
-    tutti_link_wait wait = {.comm = rail->comm, .sleep_ns = SHORTEST_SLEEP_NS};
+    link_wait wait = {.comm = rail->comm, .sleep_ns = SHORTEST_SLEEP_NS};
     for (;;) {
         uint64_t moved = 0;
         for (int i = 0; i < links->nbusy;) {
@@ -262,6 +315,6 @@ tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *wor
         bool worked = work != NULL;
         if (worked && !work->some(work->context)) work = NULL;
         if (links->nbusy == 0 && work == NULL) return TUTTI_OK;
-        TUTTI_TRY(tutti_link_pause(&wait, moved > 0 || worked));
+        TUTTI_TRY(pause_wait(&wait, moved > 0 || worked));
     }
 }

@@ -1,26 +1,39 @@
 /*
- * The listener's addresses, and the authenticated connections that have not been taken yet. See listener.h.
+ * The listener's addresses and its thread, which accepts connections, authenticates each, and passes on those that
+ * succeed (arrivals.c). See listener.h.
+ *
+ *   accept -> HELLO (its bytes arrive) -> PROOF (answer sent; its bytes arrive) -> passed on, or closed
+ *
+ * The thread waits for all of them at once, with epoll. Unauthenticated connections have a few seconds. If there are
+ * too many, the oldest of those that have sent nothing is closed, so that a flood of bare connections cannot keep out
+ * a process that knows the key.
  *
  * It listens on each chosen address separately, at one port, so that no connection can arrive over an interface
- * that the job may not use. accept.c answers; this file keeps the authenticated connections, by ticket.
+ * that the job may not use.
+ *
+ * Invariant: at most MOST_STRANGERS unauthenticated connections are kept, each for STRANGER_MS at most.
  */
 #include "comm/net/listener.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
@@ -28,68 +41,262 @@
 #include "comm/net/transport/transport.h"
 #include "comm/shm/peer.h"
 
-#define MOST_ARRIVED 4096 /* unit: pipes */
-#define LONGEST_S    600  /* for which a connection waits to be taken */
-#define PORT_TRIES   16
-#define ADVERTISED   "advertised" /* in the place of an interface's name */
+#define PORT_TRIES     16
+#define ADVERTISED     "advertised" /* in the place of an interface's name */
+#define MOST_STRANGERS 128
+#define STRANGER_MS    3000
+#define PRUNE_MS       5000
+#define MOST_EVENTS    32
 
-typedef struct arrival {
-    tutti_conn_id ticket;
-    tutti_connection connection;
-    int64_t since_ns;
-} arrival;
-
-/* Under TUTTI_LOCK_LISTENER, except bell_fd once it is set. */
+/* Under TUTTI_LOCK_LISTENER. */
 static bool opened;
 static tutti_listener_info own_card;
-static int bell_fd = -1;
-static arrival *arrivals; /* oldest first */
-static int narrivals, arrivals_capacity;
-static _Atomic uint64_t arrived; /* in total */
+
+/* Set before the listener's thread starts. */
+static struct {
+    bool set;
+    uint8_t address[16];
+    uint16_t port;
+} advertised;
+
+/* Whether this is the address of TUTTI_ADVERTISE with this process's port, from which connections are expected to be
+ * passed on to this process. */
+static bool is_advertised(const tutti_listener_endpoint *called) {
+    return advertised.set && called->port == advertised.port &&
+           memcmp(called->address, advertised.address, sizeof advertised.address) == 0;
+}
+
+typedef enum watched_kind { STOP, LISTENER, HELLO, PROOF } watched_kind;
+
+/* A descriptor that epoll watches. */
+typedef struct watched {
+    watched_kind kind;
+    int fd;
+    int64_t born_ns;
+    size_t got; /* bytes received of the message that is due */
+    tutti_listener_hello hello;
+    tutti_listener_proof proof, expected;
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once it is authenticated */
+} watched;
+
+typedef struct server {
+    int epoll_fd, stop_fd;
+    uint8_t self[16];
+    watched stop, listeners[TUTTI_LISTENER_ADDRESSES];
+    int nlisteners;
+    watched *strangers[MOST_STRANGERS];
+    int nstrangers;
+    uint64_t refused;
+    pthread_t thread;
+} server;
+
+static _Atomic(server *) running; /* set once the thread runs, cleared after it has ended */
+
+/* --------------------------------------------------------------------------------------------- strangers */
+
+static void drop(server *s, int index) {
+    if (s->strangers[index]->fd >= 0) close(s->strangers[index]->fd); /* removes it from epoll, too */
+    explicit_bzero(s->strangers[index], sizeof *s->strangers[index]);
+    free(s->strangers[index]);
+    s->strangers[index] = s->strangers[--s->nstrangers];
+}
+
+static int index_of(const server *s, const watched *stranger) {
+    int index = 0;
+    while (s->strangers[index] != stranger) index++;
+    return index;
+}
+
+/* A peer that tries all of our addresses at once closes all but one of its connections before it proves anything. */
+static bool is_spare(const watched *stranger) {
+    return stranger->kind == PROOF || stranger->got == 0;
+}
+
+/* Logs the refusal, but the less often the more refusals there are. */
+static void refuse(server *s, watched *stranger, const char *why) {
+    char peer[TUTTI_ADDRESS_TEXT_BYTES];
+    uint64_t count = ++s->refused;
+    if (count <= 8 || (count & (count - 1)) == 0) {
+        tutti_address_of_peer(stranger->fd, peer);
+        tutti_log(TUTTI_LOG_WARN, "refused connection %llu, from %s: %s", (unsigned long long)count, peer, why);
+    }
+    drop(s, index_of(s, stranger));
+}
+
+/* Refuses the oldest connection of those that have sent nothing, else the oldest. */
+static void make_room(server *s) {
+    int oldest = 0;
+    for (int i = 1; i < s->nstrangers; i++) {
+        const watched *a = s->strangers[i], *b = s->strangers[oldest];
+        bool a_silent = a->kind == HELLO && a->got == 0, b_silent = b->kind == HELLO && b->got == 0;
+        if (a_silent != b_silent ? a_silent : a->born_ns < b->born_ns) oldest = i;
+    }
+    refuse(s, s->strangers[oldest], "too many other connections arrived before it had authenticated itself");
+}
+
+static void accept_one(server *s, const watched *listener) {
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        struct timespec pause = {.tv_nsec = 10 * TUTTI_NS_PER_MS};
+        if (full && s->nstrangers > 0) make_room(s);
+        else if (full) nanosleep(&pause, NULL);
+        return;
+    }
+    if (s->nstrangers == MOST_STRANGERS) make_room(s);
+    watched *stranger = calloc(1, sizeof *stranger);
+    if (stranger != NULL) *stranger = (watched){.kind = HELLO, .fd = fd, .born_ns = tutti_now_ns()};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = stranger};
+    if (stranger == NULL || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        free(stranger);
+        close(fd);
+        return;
+    }
+    s->strangers[s->nstrangers++] = stranger;
+}
+
+/* Sends the whole message: a few bytes always fit into the buffer of a new connection. */
+static bool send_message(int fd, const void *message, size_t bytes) {
+    return send(fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)bytes;
+}
+
+static void answer_hello(server *s, watched *stranger) {
+    tutti_listener_reply reply;
+    const tutti_listener_endpoint here = is_advertised(&stranger->hello.called)
+                                             ? stranger->hello.called
+                                             : tutti_listener_called(stranger->fd, /* by_this_side */ false);
+    if (tutti_listener_answer(&stranger->hello, s->self, &here, &reply, &stranger->expected, stranger->key) !=
+        TUTTI_OK) {
+        refuse(s, stranger, tutti_last_error());
+    } else if (!send_message(stranger->fd, &reply, sizeof reply)) {
+        refuse(s, stranger, "it did not receive the answer");
+    } else if (reply.verdict != TUTTI_LISTENER_ACCEPTED) {
+        refuse(s, stranger, tutti_listener_verdict_text((tutti_listener_verdict)reply.verdict));
+    } else {
+        stranger->kind = PROOF;
+        stranger->got = 0;
+    }
+}
+
+static void check_proof(server *s, watched *stranger) {
+    tutti_listener_accepted welcome = {.magic = TUTTI_LISTENER_MAGIC, .verdict = TUTTI_LISTENER_ACCEPTED};
+    bool proved = tutti_hmac_equal(stranger->proof.mac, stranger->expected.mac, sizeof stranger->expected.mac);
+    if (!proved) welcome.verdict = TUTTI_LISTENER_UNPROVED;
+    bool heard = send_message(stranger->fd, &welcome, sizeof welcome);
+    if (!proved || !heard) {
+        refuse(s, stranger, proved ? "it closed the connection before the answer" : "its proof is wrong");
+        return;
+    }
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, stranger->fd, NULL);
+    tutti_connection connection = {.socket = stranger->fd};
+    memcpy(connection.key, stranger->key, sizeof connection.key);
+    tutti_arrivals_add(&stranger->hello.ticket, &connection);
+    stranger->fd = -1;
+    drop(s, index_of(s, stranger));
+}
+
+static void hear(server *s, watched *stranger) {
+    bool hello = stranger->kind == HELLO;
+    char *message = hello ? (char *)&stranger->hello : (char *)&stranger->proof;
+    size_t bytes = hello ? sizeof stranger->hello : sizeof stranger->proof;
+    ssize_t got = recv(stranger->fd, message + stranger->got, bytes - stranger->got, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+        if (got == 0 && is_spare(stranger)) drop(s, index_of(s, stranger));
+        else refuse(s, stranger, "it closed the connection before it had authenticated itself");
+        return;
+    }
+    stranger->got += (size_t)got;
+    /* Garbage is refused at once. */
+    bool wrong =
+        hello && stranger->got >= sizeof stranger->hello.magic && stranger->hello.magic != TUTTI_LISTENER_MAGIC;
+    if (wrong) refuse(s, stranger, tutti_listener_verdict_text(TUTTI_LISTENER_GARBAGE));
+    else if (stranger->got == bytes && hello) answer_hello(s, stranger);
+    else if (stranger->got == bytes) check_proof(s, stranger);
+}
+
+/* ------------------------------------------------------------------------------------------------ thread */
+
+static void expire(server *s) {
+    int64_t now_ns = tutti_now_ns();
+    for (int i = s->nstrangers - 1; i >= 0; i--)
+        if (now_ns - s->strangers[i]->born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
+            refuse(s, s->strangers[i], "it took too long to authenticate itself");
+}
+
+static void *serve(void *argument) {
+    server *s = argument;
+    struct epoll_event events[MOST_EVENTS];
+    int64_t pruned_ns = tutti_now_ns();
+    for (;;) {
+        int count = epoll_wait(s->epoll_fd, events, MOST_EVENTS, s->nstrangers > 0 ? STRANGER_MS / 8 : PRUNE_MS);
+        for (int i = 0; i < count; i++) {
+            watched *w = events[i].data.ptr;
+            if (w->kind == STOP) return NULL;
+            if (w->kind == LISTENER) continue;
+            hear(s, w);
+        }
+        /* Last: accepting a connection may close one of those handled above. */
+        for (int i = 0; i < count; i++)
+            for (int l = 0; l < s->nlisteners; l++)
+                if (events[i].data.ptr == &s->listeners[l]) accept_one(s, &s->listeners[l]);
+        expire(s);
+        if (tutti_now_ns() - pruned_ns < PRUNE_MS * TUTTI_NS_PER_MS) continue;
+        pruned_ns = tutti_now_ns();
+        tutti_arrivals_prune();
+    }
+}
+
+static void destroy(server *s) {
+    while (s->nstrangers > 0) drop(s, s->nstrangers - 1);
+    for (int i = 0; i < s->nlisteners; i++) close(s->listeners[i].fd);
+    if (s->stop_fd >= 0) close(s->stop_fd);
+    if (s->epoll_fd >= 0) close(s->epoll_fd);
+    free(s);
+}
+
+static bool watch(server *s, watched *w) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = w};
+    return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, w->fd, &event) == 0;
+}
+
+/* Starts the thread that answers on these listening sockets, and takes them over. */
+static tutti_status start_server(const int *listeners, int nlisteners, const uint8_t self[16]) {
+    server *s;
+    tutti_status status = tutti_calloc(1, sizeof *s, &s);
+    if (status != TUTTI_OK) {
+        for (int i = 0; i < nlisteners; i++) close(listeners[i]);
+        return status;
+    }
+    memcpy(s->self, self, sizeof s->self);
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->stop = (watched){.kind = STOP, .fd = s->stop_fd};
+    bool ready = s->epoll_fd >= 0 && s->stop_fd >= 0 && watch(s, &s->stop);
+    for (int i = 0; i < nlisteners; i++) {
+        s->listeners[s->nlisteners++] = (watched){.kind = LISTENER, .fd = listeners[i]};
+        ready = ready && watch(s, &s->listeners[i]);
+    }
+    int error = ready ? tutti_thread_start(TUTTI_THREAD_LISTENER, serve, s, &s->thread) : errno;
+    if (error != 0) {
+        destroy(s);
+        return tutti_fail_errno(error, "cannot start the thread that answers connections of other hosts");
+    }
+    running = s;
+    return TUTTI_OK;
+}
+
+/* Stops the thread, and waits for it. */
+static void stop_server(void) {
+    server *s = running;
+    uint64_t one = 1;
+    if (s == NULL || write(s->stop_fd, &one, sizeof one) != sizeof one) return;
+    pthread_join(s->thread, NULL);
+    running = NULL;
+    destroy(s);
+}
 
 /* --------------------------------------------------------------------------------------------- listening */
-
-unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port,
-                                 struct sockaddr_storage *address_out) {
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-    memset(address_out, 0, sizeof *address_out);
-    if (memcmp(address->bytes, mapped, sizeof mapped) == 0) {
-        struct sockaddr_in *four = (struct sockaddr_in *)address_out;
-        four->sin_family = AF_INET;
-        four->sin_port = htons(port);
-        memcpy(&four->sin_addr, address->bytes + sizeof mapped, sizeof four->sin_addr);
-        return sizeof *four;
-    }
-    struct sockaddr_in6 *six = (struct sockaddr_in6 *)address_out;
-    six->sin6_family = AF_INET6;
-    six->sin6_port = htons(port);
-    six->sin6_scope_id = address->scope;
-    memcpy(&six->sin6_addr, address->bytes, sizeof six->sin6_addr);
-    return sizeof *six;
-}
-
-tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side) {
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-    struct sockaddr_storage name;
-    socklen_t bytes = sizeof name;
-    tutti_listener_endpoint endpoint;
-    memset(&endpoint, 0, sizeof endpoint);
-    memset(&name, 0, sizeof name);
-    int error = by_this_side ? getpeername(fd, (struct sockaddr *)&name, &bytes)
-                             : getsockname(fd, (struct sockaddr *)&name, &bytes);
-    if (error != 0) return endpoint; /* the connection is broken: the next message fails */
-    if (name.ss_family == AF_INET) {
-        const struct sockaddr_in *four = (const struct sockaddr_in *)&name;
-        memcpy(endpoint.address, mapped, sizeof mapped);
-        memcpy(endpoint.address + sizeof mapped, &four->sin_addr, sizeof four->sin_addr);
-        endpoint.port = ntohs(four->sin_port);
-    } else {
-        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&name;
-        memcpy(endpoint.address, &six->sin6_addr, sizeof endpoint.address);
-        endpoint.port = ntohs(six->sin6_port);
-    }
-    return endpoint;
-}
 
 /* The ports of TUTTI_PORTS; first 0: any. */
 typedef struct port_range {
@@ -119,10 +326,11 @@ static tutti_status advertise(tutti_listener_info *card) {
     memset(&address, 0, sizeof address);
     if (*text == '\0') return TUTTI_OK;
     if (!tutti_address_read(text, address.bytes))
-        return tutti_fail(TUTTI_ERR_CONFIG,
-                          "TUTTI_ADVERTISE=%.80s is not an address: expected the IPv4 or IPv6 address at which other hosts "
-                          "reach this one, such as 192.168.1.12",
-                          text);
+        return tutti_fail(
+            TUTTI_ERR_CONFIG,
+            "TUTTI_ADVERTISE=%.80s is not an address: expected the IPv4 or IPv6 address at which other hosts "
+            "reach this one, such as 192.168.1.12",
+            text);
     for (int i = 0; i < card->naddresses; i++)
         if (memcmp(card->addresses[i].bytes, address.bytes, sizeof address.bytes) == 0) return TUTTI_OK;
     snprintf(address.interface, sizeof address.interface, ADVERTISED);
@@ -131,18 +339,6 @@ static tutti_status advertise(tutti_listener_info *card) {
     card->addresses[0] = address;
     card->naddresses++;
     return TUTTI_OK;
-}
-
-/* Set before the listener's thread starts. */
-static struct {
-    bool set;
-    uint8_t address[16];
-    uint16_t port;
-} advertised;
-
-bool tutti_listener_is_advertised(const tutti_listener_endpoint *called) {
-    return advertised.set && called->port == advertised.port &&
-           memcmp(called->address, advertised.address, sizeof advertised.address) == 0;
 }
 
 /* Returns a socket that listens at the address, or -1; port 0 takes any port and stores it. */
@@ -229,7 +425,7 @@ static tutti_status open_door(void) {
     if (error != 0) status = tutti_fail_errno(error, "cannot listen at any address of this host");
     if (status == TUTTI_OK) {
         const int nlisteners = card.naddresses;
-        bell_fd = bell_fd >= 0 ? bell_fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        tutti_arrivals_open();
         status = advertise(&card);
         if (status != TUTTI_OK) {
             for (int i = 0; i < nlisteners; i++) close(fds[i]);
@@ -238,7 +434,7 @@ static tutti_status open_door(void) {
         advertised.set = strcmp(card.addresses[0].interface, ADVERTISED) == 0;
         advertised.port = card.port;
         memcpy(advertised.address, card.addresses[0].bytes, sizeof advertised.address);
-        TUTTI_TRY(tutti_listener_serve(fds, nlisteners, card.process));
+        TUTTI_TRY(start_server(fds, nlisteners, card.process));
     } else {
         card.port = card.naddresses = 0;
         snprintf(card.why, sizeof card.why, "%.95s", tutti_last_error());
@@ -258,97 +454,17 @@ tutti_status tutti_listener_open(tutti_listener_info *card_out) {
     return status;
 }
 
-/* ---------------------------------------------------------------------------------------------- arrivals */
-
-static void remove_arrival(int index) {
-    narrivals--;
-    memmove(arrivals + index, arrivals + index + 1, (size_t)(narrivals - index) * sizeof arrivals[0]);
-}
-
-static int find_arrival(const tutti_conn_id *ticket) {
-    for (int i = 0; i < narrivals; i++)
-        if (memcmp(&arrivals[i].ticket, ticket, sizeof *ticket) == 0) return i;
-    return -1;
-}
-
-static int find_lane(const tutti_conn_id *ticket, uint32_t lane) {
-    tutti_conn_id one = *ticket;
-    one.lane = lane;
-    return find_arrival(&one);
-}
-
-/* The last lane arrives last, so it is checked first. */
-static bool has_all_lanes(const tutti_conn_id *ticket) {
-    uint32_t lane = ticket->lanes;
-    while (lane > 0 && find_lane(ticket, lane - 1) >= 0) lane--;
-    return ticket->lanes > 0 && lane == 0;
-}
-
-static void drop_arrival(int index) {
-    close(arrivals[index].connection.socket);
-    remove_arrival(index);
-}
-
-static bool make_place(void) {
-    if (narrivals == MOST_ARRIVED * (int)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS)) drop_arrival(0);
-    if (narrivals < arrivals_capacity) return true;
-    int capacity = arrivals_capacity == 0 ? 16 : 2 * arrivals_capacity;
-    arrival *more = realloc(arrivals, (size_t)capacity * sizeof *more);
-    if (more == NULL) return false;
-    arrivals = more;
-    arrivals_capacity = capacity;
-    return true;
-}
-
-void tutti_listener_arrived(const tutti_conn_id *ticket, const tutti_connection *connection) {
-    uint64_t one = 1;
-    tutti_lock(TUTTI_LOCK_LISTENER);
-    int earlier = find_arrival(ticket);
-    if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again, and has given up the earlier one */
-    bool kept = make_place();
-    if (kept)
-        arrivals[narrivals++] = (arrival){.ticket = *ticket, .connection = *connection, .since_ns = tutti_now_ns()};
-    tutti_unlock(TUTTI_LOCK_LISTENER);
-    atomic_fetch_add_explicit(&arrived, 1, memory_order_release); /* pairs with _count */
-    if (!kept) close(connection->socket);
-    (void)!write(bell_fd, &one, sizeof one);
-}
-
-uint64_t tutti_listener_count(void) {
-    return atomic_load_explicit(&arrived, memory_order_acquire);
-}
-
-void tutti_listener_prune(void) {
-    int64_t now_ns = tutti_now_ns();
-    tutti_lock(TUTTI_LOCK_LISTENER);
-    for (int i = narrivals - 1; i >= 0; i--) {
-        char byte;
-        bool gone = recv(arrivals[i].connection.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-        if (gone || now_ns - arrivals[i].since_ns > LONGEST_S * TUTTI_NS_PER_S) drop_arrival(i);
-    }
-    tutti_unlock(TUTTI_LOCK_LISTENER);
-}
-
 tutti_status tutti_listener_take(const tutti_conn_id *ticket, tutti_connection *connections_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     tutti_lock(TUTTI_LOCK_LISTENER);
     bool listens = own_card.port != 0;
-    bool complete = has_all_lanes(ticket);
-    for (uint32_t lane = 0; complete && lane < ticket->lanes; lane++) {
-        int index = find_lane(ticket, lane);
-        connections_out[lane] = arrivals[index].connection;
-        remove_arrival(index);
-    }
+    bool complete = tutti_arrivals_take(ticket, connections_out);
     tutti_unlock(TUTTI_LOCK_LISTENER);
     if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process accepts no connections: %s", own_card.why);
     return complete ? TUTTI_OK : TUTTI_NOT_YET;
 }
 
-int tutti_listener_notify_fd(void) {
-    return bell_fd;
-}
-
 /* The thread must not outlive this code, or read what the process frees at exit. */
 __attribute__((destructor)) static void close_door(void) {
-    if (!tutti_forked()) tutti_listener_serve_end();
+    if (!tutti_forked()) stop_server();
 }

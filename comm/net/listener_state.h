@@ -91,27 +91,22 @@ tutti_listener_verdict tutti_listener_check_reply(const tutti_listener_hello *he
 /* Text for the other side's verdict, such as "it does not know this job's secret". */
 const char *tutti_listener_verdict_text(tutti_listener_verdict verdict);
 
-/* accept.c: starts the thread that answers on these listening sockets (taken over); it passes authenticated
- * connections to tutti_listener_arrived. */
-tutti_status tutti_listener_serve(const int *listeners, int nlisteners, const uint8_t self[16]);
-/* Stops the thread, and waits for it. */
-void tutti_listener_serve_end(void);
-
-/* listener.c: takes over the connection. */
-void tutti_listener_arrived(const tutti_conn_id *ticket, const tutti_connection *connection);
-/* Closes connections whose other side has closed, and those that were not taken for very long. */
-void tutti_listener_prune(void);
-
-/* listener.c: the address that the connection was made to: that of getpeername if this side connected, else that of
+/* The address that the connection was made to: that of getpeername if this side connected, else that of
  * getsockname. */
 tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side);
-/* listener.c: whether this is the address of TUTTI_ADVERTISE with this process's port, from which connections are
- * expected to be passed on to this process. */
-bool tutti_listener_is_advertised(const tutti_listener_endpoint *called);
-
 struct sockaddr_storage;
 /* The address for bind and connect; returns its length. */
 unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port,
                                  struct sockaddr_storage *address_out);
+
+/* arrivals.c: the authenticated connections. Called with TUTTI_LOCK_LISTENER held, before the first one arrives. */
+void tutti_arrivals_open(void);
+/* Takes over the connection. */
+void tutti_arrivals_add(const tutti_conn_id *ticket, const tutti_connection *connection);
+/* Closes connections whose other side has closed, and those that were not taken for very long. */
+void tutti_arrivals_prune(void);
+/* Returns the connections of all lanes of that ticket; false: they have not all arrived. With TUTTI_LOCK_LISTENER
+ * held. */
+bool tutti_arrivals_take(const tutti_conn_id *ticket, tutti_connection *connections_out);
 
 #endif
