@@ -1,11 +1,12 @@
 /*
  * Inside the module libtutti_ucx.so: the state of a pipe over UCX.
  *
- *   ucx_module.c   the module's table; the context of the process; what UCX found
- *   ucx_open.c     opening a pipe (addresses over the proved socket, a greeting over UCX) and closing it
+ *   ucx_context.c  the context of the process; what UCX found
  *   ucx_send.c     the parts of a send as messages
  *   ucx_receive.c  messages as a stream of bytes
  *   ucx_pipe.c     progress, sleeping, cancelling
+ *   ucx_open.c     opening a pipe (addresses over the proved socket, a greeting over UCX) and closing it
+ *   ucx_module.c   the module's table
  *
  * A pipe has a worker and an endpoint of its own. The stream is sent as active messages that carry their offset in
  * the stream, since UCX does not guarantee order. A message of up to TUTTI_UCX_EAGER_BYTES carries its bytes; a
@@ -104,6 +105,7 @@ struct tutti_ucx_pipe {
     bool refuses; /* accepts no more messages: the pipe is ending */
 };
 
+/* Set by ucx_module.c when libtutti opens the module. */
 extern const tutti_module_host *tutti_ucx_common_host;
 extern const tutti_ucx_host *tutti_ucx_own_host;
 
@@ -115,6 +117,8 @@ static inline int64_t tutti_ucx_now_ms(void) {
 
 /* The context of the process, created at first use. */
 tutti_status tutti_ucx_context(ucp_context_h *context_out);
+/* Lists what UCX finds on this host, for tutti-info. */
+tutti_status tutti_ucx_find(tutti_ucx_survey *survey_out);
 
 tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out);
 void tutti_ucx_close(tutti_pipe *pipe);
