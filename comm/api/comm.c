@@ -23,7 +23,7 @@
 #include "comm/base/fork.h"
 #include "comm/base/page.h"
 #include "comm/gpu/stream.h"
-#include "comm/health/heartbeat_hosts.h"
+#include "comm/health/heartbeat.h"
 #include "comm/init/init.h"
 #include "comm/init/timing.h"
 #include "comm/net/hosts.h"

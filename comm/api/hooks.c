@@ -6,7 +6,6 @@
 #include "comm/api/create.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/heartbeat.h"
-#include "comm/health/heartbeat_hosts.h"
 #include "comm/health/monitor.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"

@@ -29,7 +29,7 @@ typedef struct tutti_hook_table {
     void (*monitor_report)(tutti_comm *comm, const tutti_op *op, int64_t waited_ms, const char *missing);
     void (*monitor_missing)(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity);
     tutti_status (*monitor_mismatch)(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post);
-    /* comm/health/heartbeat.h, heartbeat_hosts.h */
+    /* comm/health/heartbeat.h */
     void (*heartbeat_now)(void);
     void (*heartbeat_read_deaths)(const tutti_comm *comm);
     /* comm/gpu/stream.h */

@@ -14,7 +14,7 @@
 #include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
-#include "comm/health/heartbeat_hosts.h"
+#include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"

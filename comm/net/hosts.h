@@ -38,7 +38,7 @@ typedef struct tutti_hosts {
     /* algorithms for calls between hosts; filled by the first operation, or from a parent communicator */
     struct tutti_rail_table *table;
     tutti_comm *local; /* communicator of this host's ranks */
-    bool watches;      /* this process watches the first processes of the other hosts; heartbeat_hosts.h */
+    bool watches;      /* this process watches the first processes of the other hosts; heartbeat.h */
     bool counted;      /* counted in this process's memberships; directory.h */
     /* stands in for the pages of all ranks of other hosts: never posted; broken when one of them reports a failure */
     tutti_page *elsewhere;

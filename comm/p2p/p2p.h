@@ -51,7 +51,7 @@ void tutti_p2p_notify_broken(tutti_comm *comm);
 tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status);
 /* The same for the thread that runs an operation of the communicator. */
 tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status);
-/* The communicator is closed, and its processes stay known (heartbeat_hosts.h). When this returns, the data sent to
+/* The communicator is closed, and its processes stay known (heartbeat.h). When this returns, the data sent to
  * processes of other hosts is on its way, and connections that no other communicator uses have ended. Must be
  * called without locks. */
 void tutti_p2p_see_off(const tutti_comm *comm);

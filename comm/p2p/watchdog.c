@@ -13,7 +13,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/broken.h"
-#include "comm/health/heartbeat_hosts.h"
+#include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p_state.h"

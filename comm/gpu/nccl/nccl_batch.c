@@ -15,7 +15,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/nccl/nccl_state.h"
-#include "comm/health/heartbeat_hosts.h"
+#include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 
