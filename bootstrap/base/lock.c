@@ -12,7 +12,7 @@
 tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(RENDEZVOUS, UNUSED, "rendezvous", "bootstrap/launcher/rendezvous.c", "whether rank 0 has published its store"),
     ROW(OWN_STORE, UNUSED, "own_store", "bootstrap/launcher/rendezvous.c", "the store that this process serves"),
-    ROW(GPU_MAKING, UNUSED, "gpu_making", "comm/gpu/stream.c", "the creation of comm->cuda.streams"),
+    ROW(GPU_MAKING, UNUSED, "gpu_making", "comm/gpu/stream_comm.c", "the creation of comm->cuda.streams"),
     ROW(STREAM_ORDER, STRUCT, "stream_order", "comm/gpu/stream.c", "the order of a communicator's calls in streams"),
     ROW(WATCHDOG, UNUSED, "watchdog", "comm/gpu/watchdog.c", "the list of communicators with calls in streams"),
     ROW(INFLIGHT, STRUCT, "inflight", "comm/gpu/inflight.c", "a communicator's calls in flight in streams"),

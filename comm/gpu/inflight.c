@@ -11,7 +11,6 @@
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/p2p/p2p.h"
 
@@ -66,15 +65,12 @@ void tutti_inflight_add(tutti_stream_comm *gpu, tutti_inflight *track) {
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     TAILQ_INSERT_TAIL(&gpu->tracks->under_way, track, link);
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    tutti_stream_watch(gpu);
 }
 
 void tutti_inflight_capture(tutti_stream_comm *gpu) {
-    if (gpu->comm->nranks == 1) return;
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     gpu->tracks->captured = true;
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    tutti_stream_watch(gpu);
 }
 
 /* --------------------------------------------------------------------------------------------- completion */
@@ -141,7 +137,7 @@ static void release_all(tutti_stream_comm *gpu, tutti_status status) {
         gpu->tracks->aborted = true;
         tell_unheard(gpu);
         if (gpu->engine != NULL && gpu->engine->abort != NULL) gpu->engine->abort(gpu->comm);
-        if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.abort(gpu->comm);
+        if (gpu->staged != NULL && gpu->staged != gpu->engine) gpu->staged->abort(gpu->comm);
     }
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
         tutti_comm_check(gpu->comm); /* sets the error text */
@@ -211,16 +207,20 @@ void tutti_stream_abandon(tutti_comm *comm) {
     bool idle = !is_busy(gpu);
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     tutti_stream_leave(gpu, before);
-    if (idle && gpu->staged) tutti_queue_settle(comm); /* the thread that stored the last result is about to leave */
+    if (idle && gpu->staged != NULL)
+        tutti_queue_settle(comm); /* the thread that stored the last result is about to leave */
 }
 
-static void close_engines(tutti_stream_comm *gpu) {
-    if (gpu->engine != NULL && gpu->engine->close != NULL) gpu->engine->close(gpu->comm);
-    if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.close(gpu->comm);
+bool tutti_inflight_close(tutti_stream_comm *gpu) {
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
+    gpu->tracks->closed = true;
+    bool captured = gpu->tracks->captured;
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
+    return captured;
 }
 
 /* Takes them out of the lists with the lock held and frees them without it: CUDA may block the caller. */
-static void free_tracks(tutti_stream_comm *gpu) {
+void tutti_inflight_free(tutti_stream_comm *gpu) {
     struct tutti_inflight_list left = TAILQ_HEAD_INITIALIZER(left);
     tutti_inflight *track;
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
@@ -231,22 +231,4 @@ static void free_tracks(tutti_stream_comm *gpu) {
         TAILQ_REMOVE(&left, track, link);
         track_free(track);
     }
-}
-
-void tutti_stream_close(tutti_comm *comm) {
-    tutti_stream_comm *gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_acquire);
-    int before = gpu != NULL ? gpu->index : 0;
-    if (comm->cuda.seed != NULL) comm->cuda.seed->drop(comm->cuda.seed);
-    comm->cuda.seed = NULL;
-    if (gpu == NULL) return;
-    tutti_stream_enter(gpu, &before);
-    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    gpu->tracks->closed = true; /* from now on the watcher skips it, and need not wait for the engine */
-    bool dozes = gpu->tracks->captured;
-    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    if (dozes) tutti_stream_attend(0); /* so that the watcher drops its reference now */
-    close_engines(gpu);
-    tutti_stream_messages_free(gpu);
-    free_tracks(gpu);
-    tutti_stream_leave(gpu, before);
 }

@@ -111,10 +111,8 @@ static tutti_status start_on_host(tutti_stream_comm *gpu, tutti_stream_message *
     return TUTTI_OK;
 }
 
-/* With gpu->order held and the GPU current. A failure after the first operation in the stream breaks the
- * communicator. */
-static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
-                           tutti_work **work_out) {
+tutti_status tutti_stream_message_submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
+                                         tutti_work **work_out) {
     tutti_stream_message *m;
     TUTTI_TRY(tutti_stream_refuse_capture(gpu, call->stream, call->sends ? "send" : "recv"));
     TUTTI_TRY(make(gpu, call, &m));
@@ -135,22 +133,6 @@ static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tu
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     TAILQ_INSERT_TAIL(&gpu->tracks->messages, m, link);
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    tutti_stream_watch(gpu);
-    return status;
-}
-
-tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
-                                         tutti_work **work_out) {
-    tutti_stream_comm *gpu;
-    int before;
-    TUTTI_TRY(tutti_stream_gpu(comm, message->gpu, &gpu));
-    tutti_lock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
-    tutti_status status = tutti_stream_enter(gpu, &before);
-    if (status == TUTTI_OK) {
-        status = submit(gpu, message, whole, work_out);
-        tutti_stream_leave(gpu, before);
-    }
-    tutti_unlock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     return status;
 }
 

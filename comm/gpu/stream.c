@@ -22,79 +22,11 @@
 #include "comm/p2p/p2p.h"
 
 /* Distinguishes calls on CUDA memory from those on host memory. */
-#define CUDA_SIGNATURE   UINT64_C(0x5bd1e9955bd1e995)
-#define GATHER_SIGNATURE UINT64_C(0x2545f4914f6cdd1d)
+#define CUDA_SIGNATURE UINT64_C(0x5bd1e9955bd1e995)
 
 #define DRAIN_NAP_NS INT64_C(50000)
 
 /* --------------------------------------------------------------------------------------------- comm->cuda */
-
-tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out) {
-    int before = gpu->index;
-    TUTTI_TRY(gpu->device->current(&before));
-    *before_out = before;
-    return before == gpu->index ? TUTTI_OK : gpu->device->use(gpu->index);
-}
-
-void tutti_stream_leave(const tutti_stream_comm *gpu, int before) {
-    if (before != gpu->index) gpu->device->leave(before);
-}
-
-static void gpu_free(tutti_stream_comm *gpu) {
-    if (gpu == NULL) return;
-    if (gpu->tracks != NULL) pthread_mutex_destroy(&gpu->tracks->lock);
-    pthread_mutex_destroy(&gpu->order);
-    free(gpu->tracks);
-    free(gpu->facts);
-    free(gpu);
-}
-
-static tutti_status gpu_make(tutti_comm *comm, int index, tutti_stream_comm **gpu_out) {
-    tutti_stream_comm *gpu;
-    TUTTI_TRY(tutti_calloc(1, sizeof *gpu, &gpu));
-    gpu->comm = comm;
-    gpu->index = index;
-    pthread_mutex_init(&gpu->order, NULL);
-    tutti_status status;
-    TUTTI_TRY_GOTO(status, tutti_calloc(1, sizeof *gpu->tracks, &gpu->tracks), fail);
-    pthread_mutex_init(&gpu->tracks->lock, NULL);
-    TAILQ_INIT(&gpu->tracks->under_way);
-    TAILQ_INIT(&gpu->tracks->spare);
-    TAILQ_INIT(&gpu->tracks->messages);
-    TUTTI_TRY_GOTO(status, tutti_device_open(&gpu->device), fail);
-    TUTTI_TRY_GOTO(status, gpu->device->facts(index, &gpu->own), fail);
-    if (gpu->own.stream_waits) gpu->fault = tutti_error_poll_of(gpu->device, index);
-    *gpu_out = gpu;
-    return TUTTI_OK;
-fail:
-    gpu_free(gpu);
-    return status;
-}
-
-tutti_status tutti_stream_event_make(const tutti_stream_comm *gpu, tutti_stream_event **mark_out) {
-    return tutti_stream_event_take(gpu->device, gpu->fault, mark_out);
-}
-
-tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out) {
-    tutti_stream_comm *gpu =
-        atomic_load_explicit(&comm->cuda.streams, memory_order_acquire); /* pairs with the release below */
-    tutti_status status = TUTTI_OK;
-    if (gpu == NULL) {
-        tutti_lock(TUTTI_LOCK_GPU_MAKING);
-        gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_relaxed);
-        if (gpu == NULL) status = gpu_make(comm, index, &gpu);
-        if (status == TUTTI_OK) atomic_store_explicit(&comm->cuda.streams, gpu, memory_order_release);
-        tutti_unlock(TUTTI_LOCK_GPU_MAKING);
-        TUTTI_TRY(status);
-    }
-    if (gpu->index != index)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "communicator \"%s\" uses memory of GPU %d since its first call on CUDA memory, not of "
-                          "GPU %d; use one communicator for each GPU",
-                          comm->name, gpu->index, index);
-    *gpu_out = gpu;
-    return TUTTI_OK;
-}
 
 /* True if a collective is in flight. */
 static bool is_busy(tutti_stream_comm *gpu) {
@@ -129,33 +61,7 @@ tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color
     return status;
 }
 
-void tutti_stream_free(tutti_comm *comm) {
-    gpu_free(atomic_load_explicit(&comm->cuda.streams, memory_order_acquire));
-}
-
 /* ----------------------------------------------------------------------------------------- first collective */
-
-/* An all_gather on host memory that reports and errors describe as `shown`. */
-static tutti_status gather(tutti_comm *comm, const tutti_op *shown, const void *mine, void *all, size_t bytes) {
-    tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER,
-                   .type = TUTTI_UINT8,
-                   .src = mine,
-                   .dst = all,
-                   .count = bytes,
-                   .timeout_ms = shown->timeout_ms,
-                   .signature = (shown->signature ^ GATHER_SIGNATURE ^ bytes) >> 1,
-                   .part_of = shown};
-    return tutti_queue_run(comm, &op);
-}
-
-tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, size_t bytes) {
-    tutti_op shown = {.kind = TUTTI_KIND_ALL_GATHER,
-                      .type = TUTTI_UINT8,
-                      .count = bytes,
-                      .cuda = true,
-                      .timeout_ms = comm->connect_timeout_ms};
-    return gather(comm, &shown, mine, all, bytes);
-}
 
 /* Opens the engine, and aborts it at once if the communicator broke meanwhile. */
 static tutti_status open_engine(tutti_stream_comm *gpu, const tutti_stream_engine *engine) {
@@ -167,7 +73,7 @@ static tutti_status open_engine(tutti_stream_comm *gpu, const tutti_stream_engin
     }
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     if (gpu->engine == NULL) gpu->engine = engine;
-    if (engine == &tutti_engine_staged) gpu->staged = true;
+    if (engine == &tutti_engine_staged) gpu->staged = engine;
     if (gpu->tracks->aborted && engine->abort != NULL) engine->abort(gpu->comm);
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     return TUTTI_OK;
@@ -179,7 +85,7 @@ static tutti_status meet(tutti_stream_comm *gpu, const tutti_op *op) {
     memcpy(own.pci, gpu->own.pci, sizeof own.pci);
     tutti_engines_fill_caps(gpu->comm, &own);
     TUTTI_TRY(tutti_calloc((size_t)gpu->comm->nranks, sizeof *all, &all));
-    tutti_status status = gather(gpu->comm, op, &own, all, sizeof own);
+    tutti_status status = tutti_stream_gather_for(gpu->comm, op, &own, all, sizeof own);
     if (status != TUTTI_OK) {
         free(all);
         return status;
@@ -203,21 +109,6 @@ static tutti_status meet(tutti_stream_comm *gpu, const tutti_op *op) {
 
 /* -------------------------------------------------------------------------------------------- collectives */
 
-tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work **work_out) {
-    tutti_work *work;
-    TUTTI_TRY(tutti_work_create(comm, &work));
-    work->streamed = true;
-    work->start_ns = work->created_ns;
-    if (whole != NULL) {
-        work->whole = whole;
-        tutti_work_retain(whole);
-        atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
-        whole->streamed = true;
-    }
-    *work_out = work;
-    return TUTTI_OK;
-}
-
 /* Undoes tutti_stream_work for a call that never began. */
 static void unmake_work(tutti_work *work) {
     if (work == NULL) return;
@@ -226,13 +117,6 @@ static void unmake_work(tutti_work *work) {
         tutti_work_free(work->whole);
     }
     tutti_work_free(work);
-}
-
-tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name) {
-    bool captures;
-    TUTTI_TRY(gpu->device->stream_captures(stream, &captures));
-    if (!captures) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s cannot be captured into a CUDA graph", name);
 }
 
 /* Chooses the engine for op and checks that the stream allows the call. */
@@ -250,12 +134,15 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
     engine = gpu->engine;
     if (engine->takes != NULL && !engine->takes(gpu->comm, op)) {
         engine = &tutti_engine_staged;
-        if (!gpu->staged && !*captures_out) TUTTI_TRY(open_engine(gpu, engine));
+        if (gpu->staged == NULL && !*captures_out) TUTTI_TRY(open_engine(gpu, engine));
     }
     if (*captures_out && (!engine->captures || wants_work))
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s%s cannot be captured into a CUDA graph (engine \"%s\")",
                           tutti_kind_name(op->kind), engine->captures ? " with options.work" : "", engine->name);
-    if (*captures_out) tutti_inflight_capture(gpu);
+    if (*captures_out && gpu->comm->nranks > 1) {
+        tutti_inflight_capture(gpu);
+        tutti_stream_watch(gpu);
+    }
     *engine_out = engine;
     return TUTTI_OK;
 }
@@ -339,6 +226,7 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
         return status;
     }
     tutti_inflight_add(gpu, track);
+    tutti_stream_watch(gpu);
     if (work_out != NULL) *work_out = work;
     return TUTTI_OK;
 }
@@ -359,4 +247,41 @@ tutti_status tutti_stream_submit(tutti_comm *comm, const tutti_op *op, int index
     }
     tutti_unlock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
     return status;
+}
+
+/* ----------------------------------------------------------------------------------- messages, and the end */
+
+tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
+                                         tutti_work **work_out) {
+    tutti_stream_comm *gpu;
+    int before;
+    TUTTI_TRY(tutti_stream_gpu(comm, message->gpu, &gpu));
+    tutti_lock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
+    tutti_status status = tutti_stream_enter(gpu, &before);
+    if (status == TUTTI_OK) {
+        status = tutti_stream_message_submit(gpu, message, whole, work_out);
+        tutti_stream_watch(gpu);
+        tutti_stream_leave(gpu, before);
+    }
+    tutti_unlock_in(TUTTI_LOCK_STREAM_ORDER, &gpu->order);
+    return status;
+}
+
+static void close_engines(tutti_stream_comm *gpu) {
+    if (gpu->engine != NULL && gpu->engine->close != NULL) gpu->engine->close(gpu->comm);
+    if (gpu->staged != NULL && gpu->staged != gpu->engine) gpu->staged->close(gpu->comm);
+}
+
+void tutti_stream_close(tutti_comm *comm) {
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->cuda.streams, memory_order_acquire);
+    int before = gpu != NULL ? gpu->index : 0;
+    if (comm->cuda.seed != NULL) comm->cuda.seed->drop(comm->cuda.seed);
+    comm->cuda.seed = NULL;
+    if (gpu == NULL) return;
+    tutti_stream_enter(gpu, &before);
+    if (tutti_inflight_close(gpu)) tutti_stream_attend(0); /* so that the watcher drops its reference now */
+    close_engines(gpu);
+    tutti_stream_messages_free(gpu);
+    tutti_inflight_free(gpu);
+    tutti_stream_leave(gpu, before);
 }

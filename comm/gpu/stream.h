@@ -19,8 +19,8 @@
 
 #include "comm/base/comm.h"
 #include "comm/base/message.h"
-#include "comm/queue/queue.h"
 #include "comm/gpu/event.h"
+#include "comm/queue/queue.h"
 #include "kernels/device.h"
 
 /* Capabilities of a rank, exchanged at the first collective on CUDA memory. Compared and read as raw bytes. */
@@ -39,8 +39,7 @@ struct tutti_stream_engine;
 /* What the engine of the parent communicator made for a communicator in a split; kept until the child's engine
  * opens. */
 typedef struct tutti_stream_seed {
-    const struct tutti_stream_engine *engine; /* the engine that made it */
-    int index;                                /* the GPU that it is for */
+    int index; /* the GPU that it is for */
     void (*drop)(struct tutti_stream_seed *seed);
 } tutti_stream_seed;
 
@@ -54,7 +53,7 @@ typedef struct tutti_stream_comm {
     tutti_stream_caps *facts;                 /* capabilities of all nranks ranks; NULL before the first collective */
     const struct tutti_stream_engine *engine; /* the chosen engine; NULL before the first collective */
     void *engine_state;                       /* owned by the engine: set by its open, freed by its close */
-    bool staged;                              /* the staged engine is open; protected by the lock of tracks */
+    const struct tutti_stream_engine *staged; /* the staged engine, once it is open; protected by the lock of tracks */
     void *staged_state; /* state of the staged engine, which also serves calls that the chosen engine does not take */
     uint64_t number;    /* collectives enqueued; protected by order */
     uint64_t history;   /* hash of these collectives; protected by order */

@@ -38,7 +38,7 @@ struct tutti_stream_tracks {
     bool aborted, closed;
 };
 
-/* ---------------------------------------------------------------------------------------------- stream.c */
+/* ----------------------------------------------------------------------------------------- stream_comm.c */
 
 /* Makes the communicator's GPU current on the calling thread; leave restores the previous one. */
 tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out);
@@ -47,6 +47,9 @@ void tutti_stream_leave(const tutti_stream_comm *gpu, int before);
 tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out);
 /* Creates a work for the user; it becomes a part of `whole` if that is not NULL. */
 tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work **work_out);
+/* tutti_stream_gather that reports and errors describe as `shown`. */
+tutti_status tutti_stream_gather_for(tutti_comm *comm, const tutti_op *shown, const void *mine, void *all,
+                                     size_t bytes);
 /* Fails with TUTTI_ERR_UNSUPPORTED if the stream is being captured into a CUDA graph. */
 tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name);
 
@@ -64,6 +67,14 @@ void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track);
 bool tutti_stream_look(tutti_stream_comm *gpu);
 /* True if a call or message is known to be in flight; otherwise the watcher may check less often. */
 bool tutti_stream_is_busy(tutti_stream_comm *gpu);
+/* From now on the watcher skips the communicator, and need not wait for the engine. Returns whether calls are in
+ * graphs. */
+bool tutti_inflight_close(tutti_stream_comm *gpu);
+/* Frees all in-flight calls of a closed communicator. */
+void tutti_inflight_free(tutti_stream_comm *gpu);
+
+/* ---------------------------------------------------------------------------------------- watchdog.c */
+
 /* Adds the communicator to the watcher's list and wakes the watcher. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
 
@@ -81,6 +92,10 @@ tutti_status tutti_stream_check_graphs(tutti_stream_comm *gpu);
 
 /* --------------------------------------------------------------------------------------- messages.c */
 
+/* Enqueues a message. With gpu->order held and the GPU current. A failure after the first operation in the stream
+ * breaks the communicator. */
+tutti_status tutti_stream_message_submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
+                                         tutti_work **work_out);
 /* Advances messages. With the lock of tracks held. */
 void tutti_stream_messages_advance(tutti_stream_comm *gpu);
 /* The communicator is broken: releases streams and fails works. With the lock of tracks held. */

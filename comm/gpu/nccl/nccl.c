@@ -2,9 +2,6 @@
  * The engine "nccl": each rank has its own GPU, and all ranks have the same NCCL version. See nccl_state.h for its
  * parts.
  *
- * A communicator is ended on a separate thread: this frees memory, which waits for all kernels on the GPU,
- * including hanging kernels of other communicators, whose aborts must not wait for this one.
- *
  * A sum of floats is in NCCL's order, which depends on topology and size, unless TUTTI_DETERMINISTIC=1: NCCL
  * reduces while it moves data, through NVLink switches where available, and that is worth it between GPUs.
  */
@@ -24,7 +21,6 @@
 
 #define SCRATCH_BYTES          ((size_t)16 << 20)
 #define SCRATCH_BYTES_PER_RANK ((size_t)256 << 10)
-#define LINGER_NS              (2 * TUTTI_NS_PER_S) /* for remaining work when a communicator is destroyed */
 
 /* ------------------------------------------------------------------------------------- capabilities of ranks */
 
@@ -96,24 +92,6 @@ static tutti_status open_engine(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- scratch */
-
-tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
-    const tutti_device *device = state->comm->cuda.streams->device;
-    if (call->captured)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not support it, and its "
-                          "replacement uses memory that other calls share",
-                          tutti_kind_name(call->op->kind), tutti_type_name(call->op->type),
-                          tutti_reduction_name(call->op->reduction));
-    if (state->scratch == NULL) return device->alloc(state->scratch_bytes, &state->scratch);
-    return device->stream_wait_event(call->stream, state->scratch_free);
-}
-
-tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream_call *call) {
-    return state->comm->cuda.streams->device->event_record(state->scratch_free, call->stream);
-}
-
 /* ------------------------------------------------------------------------------------------ health and abort */
 
 /* The asynchronous result of the NCCL communicator. With the lock held. */
@@ -148,80 +126,19 @@ static bool spares(tutti_comm *comm) {
     return whole;
 }
 
-/* The end of an NCCL communicator, on a separate thread; freed by the last of its two holders. */
-typedef struct tutti_nccl_ending {
-    const tutti_nccl *nccl;
-    const tutti_device *device;
-    int index;
-    tutti_nccl_comm handle; /* NULL: only memory is to be freed */
-    bool peaceful;          /* data in flight to peers is delivered first; otherwise an abort */
-    void *memory[2];        /* GPU memory, or NULL */
-    atomic_bool done;
-    atomic_int holders;
-} tutti_nccl_ending;
-
-static void doze(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-}
-
-/* False: it failed or did not finish in time. */
-static bool finalize(const tutti_nccl_ending *ending) {
-    tutti_nccl_result result = ending->nccl->ncclCommFinalize(ending->handle);
-    int64_t end_ns = tutti_now_ns() + LINGER_NS;
-    while (result == TUTTI_NCCL_IN_PROGRESS && tutti_now_ns() < end_ns) {
-        doze();
-        if (ending->nccl->ncclCommGetAsyncError(ending->handle, &result) != TUTTI_NCCL_SUCCESS) return false;
-    }
-    return result == TUTTI_NCCL_SUCCESS;
-}
-
-static void ending_release(tutti_nccl_ending *ending) {
-    if (ending != NULL && atomic_fetch_sub(&ending->holders, 1) == 1) free(ending);
-}
-
-static void *end_thread(void *context) {
-    tutti_nccl_ending *ending = context;
-    ending->device->use(ending->index); /* on failure NCCL must still be called */
-    bool gone = ending->handle == NULL;
-    if (!gone && ending->peaceful && finalize(ending)) {
-        ending->nccl->ncclCommDestroy(ending->handle); /* it is destroyed, or will be, whatever the result */
-        gone = true;
-    }
-    if (!gone) ending->nccl->ncclCommAbort(ending->handle);
-    for (size_t i = 0; i < TUTTI_COUNT_OF(ending->memory); i++)
-        if (ending->memory[i] != NULL) ending->device->free(ending->memory[i]); /* waits for the streams that use it */
-    atomic_store_explicit(&ending->done, true, memory_order_release);
-    ending_release(ending);
-    return NULL;
-}
-
-/* NULL: out of memory; the communicator is then left as it is. */
-static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device *device, int index,
-                                      tutti_nccl_comm handle) {
-    tutti_nccl_ending *ending = NULL;
-    if (tutti_calloc(1, sizeof *ending, &ending) != TUTTI_OK) return NULL;
-    *ending = (tutti_nccl_ending){.nccl = nccl, .device = device, .index = index, .handle = handle, .holders = 2};
-    return ending;
-}
-
 /* Takes the handle from the state. With the lock held. */
 static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
     const tutti_stream_comm *gpu = state->comm->cuda.streams;
-    tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handle);
+    tutti_nccl_ending *ending = tutti_nccl_ending_make(state->nccl, gpu->device, gpu->index, state->handle);
     if (ending != NULL) state->handle = NULL; /* its registrations end with it */
     return ending;
-}
-
-/* Runs the ending on a new thread; without a thread, on this one. */
-static void run_ending(tutti_nccl_ending *ending) {
-    if (ending != NULL && tutti_thread_start(TUTTI_THREAD_NCCL_END, end_thread, ending, NULL) != 0) end_thread(ending);
 }
 
 /* Aborts on a separate thread: a kernel that hangs in a stream may be behind one that hangs for another
  * communicator. With the lock held. */
 static void abort_handle(tutti_nccl_state *state) {
     state->aborted = true;
-    if (state->handle != NULL) run_ending(state->ending = take_ending(state));
+    if (state->handle != NULL) tutti_nccl_ending_run(state->ending = take_ending(state));
 }
 
 static void *abort_later(void *context) {
@@ -247,20 +164,6 @@ static void abort_engine(tutti_comm *comm) {
 
 /* ------------------------------------------------------------------------------------------------- closing */
 
-/* Waits for the ending until end_ns: a program that exits now should not cut off data that peers are still to
- * receive, but nothing is worth a much longer wait. */
-static void linger(tutti_nccl_ending *ending, int64_t end_ns) {
-    while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
-        doze();
-    ending_release(ending);
-}
-
-void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {
-    tutti_nccl_ending *ending = make_ending(nccl, device, index, handle);
-    run_ending(ending);
-    linger(ending, tutti_now_ns() + LINGER_NS);
-}
-
 static void close_engine(tutti_comm *comm) {
     tutti_stream_comm *gpu = comm->cuda.streams;
     tutti_nccl_state *state = gpu->engine_state;
@@ -276,10 +179,10 @@ static void close_engine(tutti_comm *comm) {
         ending->memory[0] = state->token;
         ending->memory[1] = state->scratch;
     }
-    run_ending(ending);
-    int64_t end_ns = tutti_now_ns() + 2 * LINGER_NS;
-    linger(state->ending, end_ns);
-    linger(ending, end_ns);
+    tutti_nccl_ending_run(ending);
+    int64_t end_ns = tutti_now_ns() + 2 * TUTTI_NCCL_LINGER_NS;
+    tutti_nccl_ending_wait(state->ending, end_ns);
+    tutti_nccl_ending_wait(ending, end_ns);
     if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
     if (state->joint != NULL) gpu->device->event_destroy(state->joint);
     if (state->aside != NULL) gpu->device->stream_destroy(state->aside);

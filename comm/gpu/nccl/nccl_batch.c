@@ -194,3 +194,21 @@ tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
                                                        .timeout_ms = batch->timeout_ms,
                                                        .name = tutti_kind_name(batch->op->kind)});
 }
+
+/* ------------------------------------------------------------------------------------------------- scratch */
+
+tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_device *device = state->comm->cuda.streams->device;
+    if (call->captured)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not support it, and its "
+                          "replacement uses memory that other calls share",
+                          tutti_kind_name(call->op->kind), tutti_type_name(call->op->type),
+                          tutti_reduction_name(call->op->reduction));
+    if (state->scratch == NULL) return device->alloc(state->scratch_bytes, &state->scratch);
+    return device->stream_wait_event(call->stream, state->scratch_free);
+}
+
+tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream_call *call) {
+    return state->comm->cuda.streams->device->event_record(state->scratch_free, call->stream);
+}

@@ -17,7 +17,6 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/nccl/nccl_state.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
@@ -123,7 +122,7 @@ static tutti_status split_off(tutti_nccl_state *state, int color, int key, seed 
     tutti_nccl_config config = make_config();
     seed *s;
     TUTTI_TRY(tutti_calloc(1, sizeof *s, &s));
-    s->base = (tutti_stream_seed){.engine = &tutti_engine_nccl, .index = gpu->index, .drop = drop_seed};
+    s->base = (tutti_stream_seed){.index = gpu->index, .drop = drop_seed};
     s->nccl = state->nccl;
     s->device = gpu->device;
     tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);

@@ -2,6 +2,7 @@
  * Shared by the files nccl*.c: the NCCL communicator of a communicator, and how calls on it are made.
  *
  *   nccl.c          the engine: whether all ranks have NCCL, health, abort, close
+ *   nccl_ending.c   the end of NCCL communicators
  *   nccl_open.c     NCCL communicators: created by all ranks, or split from the parent's
  *   nccl_batch.c    NCCL calls as one group, and the wait until they are in the stream
  *   nccl_call.c     collectives that move data
@@ -25,7 +26,19 @@
  * instead. */
 #define TUTTI_NCCL_DOUBT_NS (500 * TUTTI_NS_PER_MS)
 
-struct tutti_nccl_ending;
+#define TUTTI_NCCL_LINGER_NS (2 * TUTTI_NS_PER_S) /* for remaining work when a communicator is destroyed */
+
+/* The end of an NCCL communicator, on a separate thread; freed by the last of its two holders. */
+typedef struct tutti_nccl_ending {
+    const tutti_nccl *nccl;
+    const tutti_device *device;
+    int index;
+    tutti_nccl_comm handle; /* NULL: only memory is to be freed */
+    bool peaceful;          /* data in flight to peers is delivered first; otherwise an abort */
+    void *memory[2];        /* GPU memory, or NULL */
+    atomic_bool done;
+    atomic_int holders;
+} tutti_nccl_ending;
 
 typedef struct tutti_nccl_state {
     tutti_comm *comm;
@@ -35,19 +48,32 @@ typedef struct tutti_nccl_state {
     bool aborted;           /* under lock */
     bool has_aborter;       /* a thread waits for the lock to abort; joined by close */
     pthread_t aborter;
-    const char *failed;               /* under lock: name of the call that failed, or NULL */
-    struct tutti_nccl_ending *ending; /* under lock: the abort in progress, or NULL */
-    int64_t remote_error_ns;          /* when the watcher first saw a remote error; 0: never */
-    bool rank_order;                  /* floats are summed in rank order: TUTTI_DETERMINISTIC=1 */
-    void *token;                      /* a byte of GPU memory, for barriers */
-    void *scratch;                    /* GPU memory, allocated at first need; NULL before; used in stream order */
-    size_t scratch_bytes;             /* equal on all ranks */
-    tutti_event_handle scratch_free;  /* recorded after the last use of scratch */
-    tutti_event_handle joint;         /* joins two streams; used right after it is recorded */
-    tutti_stream aside;               /* replaces a stream that only its own thread can name; NULL: not created */
-    struct tutti_nccl_hold *holds;    /* registered memory; under the lock of nccl_memory.c */
-    struct tutti_nccl_state *next;    /* list of nccl_memory.c; under its lock */
+    const char *failed;              /* under lock: name of the call that failed, or NULL */
+    tutti_nccl_ending *ending;       /* under lock: the abort in progress, or NULL */
+    int64_t remote_error_ns;         /* when the watcher first saw a remote error; 0: never */
+    bool rank_order;                 /* floats are summed in rank order: TUTTI_DETERMINISTIC=1 */
+    void *token;                     /* a byte of GPU memory, for barriers */
+    void *scratch;                   /* GPU memory, allocated at first need; NULL before; used in stream order */
+    size_t scratch_bytes;            /* equal on all ranks */
+    tutti_event_handle scratch_free; /* recorded after the last use of scratch */
+    tutti_event_handle joint;        /* joins two streams; used right after it is recorded */
+    tutti_stream aside;              /* replaces a stream that only its own thread can name; NULL: not created */
+    struct tutti_nccl_hold *holds;   /* registered memory; under the lock of nccl_memory.c */
+    struct tutti_nccl_state *next;   /* list of nccl_memory.c; under its lock */
 } tutti_nccl_state;
+
+/* ----------------------------------------------------------------------------------------- nccl_ending.c */
+
+/* NULL: out of memory; the communicator is then left as it is. */
+tutti_nccl_ending *tutti_nccl_ending_make(const tutti_nccl *nccl, const tutti_device *device, int index,
+                                          tutti_nccl_comm handle);
+/* Runs the ending on a new thread; without a thread, on this one. */
+void tutti_nccl_ending_run(tutti_nccl_ending *ending);
+/* Waits for the ending until end_ns: a program that exits now should not cut off data that peers are still to
+ * receive, but nothing is worth a much longer wait. */
+void tutti_nccl_ending_wait(tutti_nccl_ending *ending, int64_t end_ns);
+/* Ends an unused handle. */
+void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle);
 
 /* ------------------------------------------------------------------------------------------- nccl_open.c */
 
@@ -55,8 +81,6 @@ typedef struct tutti_nccl_state {
 tutti_status tutti_nccl_connect(tutti_nccl_state *state);
 /* tutti_stream_engine.split */
 tutti_status tutti_nccl_split(tutti_comm *parent, tutti_comm *child, int color);
-/* Ends an unused handle. */
-void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle);
 
 /* ------------------------------------------------------------------------------------------ nccl_batch.c */
 
@@ -101,8 +125,6 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
 tutti_status tutti_nccl_step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out);
 /* Orders later work in `stream` after the work in the stream that step_aside returned. */
 tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, tutti_stream aside);
-
-/* --------------------------------------------------------------------------------------- scratch, nccl.c */
 
 /* Takes the scratch for this call. Fails in a stream that is being captured. */
 tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call);
