@@ -9,8 +9,11 @@
 #include <string.h>
 
 #include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 
 #define RECORDS_AT_ONCE 256
+#define LOOKS_AT_ONCE   8 /* checks of channel directories of processes that have not written to us */
+#define PULLS_AT_ONCE   4
 /* A peer may have sent this many bytes that we have not matched; more breaks the protocol. See
  * tutti_channel_has_credit. */
 #define MOST_UNMATCHED_BYTES (UINT64_C(2) << 20)
@@ -92,15 +95,8 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     return true;
 }
 
-static tutti_request *find_request(struct tutti_requests *list, uint64_t id) {
-    tutti_request *request;
-    for (request = TAILQ_FIRST(list); request != NULL; request = TAILQ_NEXT(request, state_link))
-        if (request->id == id) return request;
-    return NULL;
-}
-
 static bool on_clear(tutti_channels *channel, const tutti_record *record) {
-    tutti_request *request = find_request(&channel->announced, record->transfer);
+    tutti_request *request = tutti_match_find(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
     if (record->bytes > request->bytes || record->from >= record->bytes) {
         tutti_channel_break(channel, "it asked for more than it was offered");
@@ -113,36 +109,23 @@ static bool on_clear(tutti_channels *channel, const tutti_record *record) {
     return true;
 }
 
-tutti_request *tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes) {
-    tutti_request *request = find_request(&channel->receiving, transfer);
-    if (request == NULL) return NULL; /* cancelled */
-    if (offset == request->moved && bytes <= request->wanted - request->moved) return request;
-    tutti_channel_break(channel, "it sent a part of a message that was not asked for");
-    return NULL;
-}
-
-void tutti_incoming_came(tutti_request *request, size_t bytes) {
-    request->moved += bytes;
-    if (request->moved == request->wanted) tutti_match_received(request);
-}
-
 static bool on_fragment(tutti_channels *channel, const tutti_record *record) {
-    tutti_request *request = find_request(&channel->receiving, record->transfer);
+    tutti_request *request = tutti_match_find(&channel->receiving, record->transfer);
     if (request == NULL) return true; /* cancelled */
     if (record->bytes != request->moved || record->payload_bytes > request->wanted - request->moved) {
         tutti_channel_break(channel, "it sent a part of a message that was not asked for");
         return false;
     }
     tutti_channel_copy(channel, record, request->buffer + request->moved, record->payload_bytes);
-    tutti_incoming_came(request, record->payload_bytes);
+    tutti_match_came(request, record->payload_bytes);
     return true;
 }
 
 static bool on_done(tutti_channels *channel, const tutti_record *record) {
-    tutti_request *request = find_request(&channel->announced, record->transfer);
+    tutti_request *request = tutti_match_find(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
     if (record->bytes == 0) tutti_match_end(request, TUTTI_OK, "");
-    else tutti_watch_fail_left(request, request->peer);
+    else tutti_match_fail_left(request, request->peer);
     return true;
 }
 
@@ -189,4 +172,35 @@ bool tutti_incoming_read(tutti_channels *channel) {
         tutti_p2p.moved = true;
     }
     return false;
+}
+
+/* A silent process has begun to write: finds out which one. The silent processes are checked in turn. */
+static void look_for_channels(void) {
+    uint64_t callers = tutti_channel_callers();
+    if (TUTTI_UNLIKELY(callers != tutti_p2p.callers_seen)) {
+        tutti_p2p.callers_seen = callers;
+        tutti_p2p.looks_left = atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed);
+    }
+    tutti_channels *last = TAILQ_LAST(&tutti_p2p.unfound, tutti_channel_list), *channel = NULL;
+    for (int i = 0; i < LOOKS_AT_ONCE && tutti_p2p.looks_left > 0 && channel != last; i++) {
+        tutti_p2p.looks_left--;
+        channel = TAILQ_FIRST(&tutti_p2p.unfound);
+        tutti_incoming_read(channel);
+        if (channel->theirs != NULL) continue;
+        TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
+        TAILQ_INSERT_TAIL(&tutti_p2p.unfound, channel, link);
+    }
+}
+
+void tutti_incoming_progress(void) {
+    look_for_channels();
+    tutti_channels *channel;
+    for (channel = TAILQ_FIRST(&tutti_p2p.found); channel != NULL; channel = TAILQ_NEXT(channel, link)) {
+        if (TUTTI_UNLIKELY(channel->remote != NULL) && tutti_remote_progress(channel)) tutti_p2p.moved = true;
+        tutti_incoming_read(channel);
+        if (!STAILQ_EMPTY(&channel->notes) || !TAILQ_EMPTY(&channel->waiting) || !TAILQ_EMPTY(&channel->streaming))
+            tutti_transfer_advance(channel);
+    }
+    for (int i = 0; i < PULLS_AT_ONCE && !TAILQ_EMPTY(&tutti_p2p.pulling); i++)
+        tutti_transfer_pull(TAILQ_FIRST(&tutti_p2p.pulling));
 }

@@ -1,9 +1,8 @@
 /*
  * Point to point: sends and receives of this process's ranks. This file holds the entry points; immediate.c is the
  * short path of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, incoming.c handles
- * incoming records, peer_read.c reads a peer's private memory, watchdog.c checks requests that wait too long,
- * channel*.c are the rings, remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators
- * that broke or were left.
+ * incoming records, watchdog.c checks requests that wait too long, channel*.c are the rings, remote_channel.c mirrors
+ * them between hosts, notify.c notifies other hosts of communicators that broke or were left.
  *
  *   sender                                 receiver
  *   small:
@@ -44,53 +43,6 @@
 #include "comm/net/transport/transport.h"
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
-
-tutti_p2p_state tutti_p2p = {
-    .found = TAILQ_HEAD_INITIALIZER(tutti_p2p.found),
-    .unfound = TAILQ_HEAD_INITIALIZER(tutti_p2p.unfound),
-    .pulling = TAILQ_HEAD_INITIALIZER(tutti_p2p.pulling),
-    .ended = TAILQ_HEAD_INITIALIZER(tutti_p2p.ended),
-    .spare = TAILQ_HEAD_INITIALIZER(tutti_p2p.spare),
-};
-
-/* ---------------------------------------------------------------------------------------------- ending */
-
-#define ENDINGS_AT_ONCE 16
-
-typedef struct ending {
-    tutti_work *work;
-    tutti_status status;
-    char *error;
-} ending;
-
-/* Takes ended requests off their list, for use without the lock, and makes the requests available for reuse. */
-static size_t take_endings(ending endings[ENDINGS_AT_ONCE]) {
-    size_t count = 0;
-    tutti_request *request;
-    while (count < ENDINGS_AT_ONCE && (request = TAILQ_FIRST(&tutti_p2p.ended)) != NULL) {
-        TAILQ_REMOVE(&tutti_p2p.ended, request, state_link);
-        endings[count++] = (ending){request->work, request->status, request->error};
-        TAILQ_INSERT_HEAD(&tutti_p2p.spare, request, state_link);
-    }
-    return count;
-}
-
-void tutti_p2p_unlock(void) {
-    ending endings[ENDINGS_AT_ONCE];
-    for (bool more = true; more;) {
-        size_t count = take_endings(endings);
-        more = !TAILQ_EMPTY(&tutti_p2p.ended);
-        tutti_unlock(TUTTI_LOCK_P2P);
-        for (size_t i = 0; i < count; i++) {
-            tutti_status status = endings[i].status;
-            if (status != TUTTI_OK) tutti_fail(status, "%s", endings[i].error != NULL ? endings[i].error : "");
-            free(endings[i].error);
-            tutti_work_end(endings[i].work, status);
-            tutti_work_free(endings[i].work); /* point to point's reference */
-        }
-        if (more) tutti_lock(TUTTI_LOCK_P2P);
-    }
-}
 
 /* ------------------------------------------------------------------------------------- sends, receives */
 
@@ -183,7 +135,7 @@ static void carry_out(const tutti_verdict *verdict) {
 static bool progress(void) {
     tutti_verdict verdict;
     tutti_p2p.moved = false;
-    tutti_transfer_progress();
+    tutti_incoming_progress();
     tutti_watch_check(&verdict);
     bool moved = tutti_p2p.moved;
     tutti_p2p_unlock();
@@ -208,18 +160,6 @@ bool tutti_p2p_pending(void) {
 }
 
 /* --------------------------------------------------------------------------------------- communicators */
-
-static tutti_port **bucket_of(uint64_t comm_id, int rank) {
-    return &tutti_p2p.ports[tutti_hash_add(comm_id, (unsigned)rank) >> 56];
-}
-
-_Static_assert(TUTTI_PORT_BUCKETS == 256, "eight bits of the hash name the bucket");
-
-tutti_port *tutti_p2p_port(uint64_t comm_id, int rank) {
-    tutti_port *port = *bucket_of(comm_id, rank);
-    while (port != NULL && (port->comm_id != comm_id || port->rank != rank)) port = port->next;
-    return port;
-}
 
 /* Opens channels to the processes of all members. Under the lock. */
 static tutti_status open_channels(tutti_comm *comm) {
@@ -254,7 +194,7 @@ tutti_status tutti_p2p_open(tutti_comm *comm) {
     tutti_lock(TUTTI_LOCK_P2P);
     tutti_status status = open_channels(comm);
     if (status == TUTTI_OK) {
-        tutti_port **bucket = bucket_of(port->comm_id, port->rank);
+        tutti_port **bucket = tutti_p2p_bucket(port->comm_id, port->rank);
         port->next = *bucket;
         *bucket = port;
         count_users(comm, 1);
@@ -289,7 +229,7 @@ void tutti_p2p_close(tutti_comm *comm) {
     }
     if (port != NULL) {
         tutti_p2p_notify_left(comm);
-        tutti_port **link = bucket_of(comm->id, comm->rank);
+        tutti_port **link = tutti_p2p_bucket(comm->id, comm->rank);
         while (*link != port) link = &(*link)->next;
         *link = port->next;
         count_users(comm, -1);

@@ -112,12 +112,23 @@ typedef struct tutti_p2p_state {
 
 extern tutti_p2p_state tutti_p2p;
 
+/* ---- p2p_state.c */
+
 /* Unlocks, then ends the works of all requests that have ended. */
 void tutti_p2p_unlock(void);
 /* Returns the port of a rank of this process; NULL: its communicator is not open, or no longer open. */
 tutti_port *tutti_p2p_port(uint64_t comm_id, int rank);
+/* The list of ports that contains that port if it is open. */
+tutti_port **tutti_p2p_bucket(uint64_t comm_id, int rank);
 
 /* ---- match.c */
+
+/* Why a communicator must be broken. */
+typedef struct tutti_verdict {
+    tutti_port *port; /* pinned; NULL: no verdict */
+    tutti_status status;
+    char text[1536];
+} tutti_verdict;
 
 /* Makes a request of the port, on no state's list. */
 tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_request **request_out);
@@ -141,6 +152,24 @@ void tutti_match_received(tutti_request *request);
 void tutti_match_fail(tutti_request *request, tutti_status status, const char *text);
 /* Drops the messages that no receive will ask for any more. */
 void tutti_match_drop_unexpected(tutti_port *port);
+/* Returns true if the rank has destroyed the communicator. */
+bool tutti_match_has_left(const tutti_port *port, int rank);
+/* Fails a request because the rank it needs has destroyed the communicator; TUTTI_ANY_SOURCE: all other ranks have. */
+void tutti_match_fail_left(tutti_request *request, int rank);
+/* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
+ * copied from the sender's buffer may have changed before. */
+bool tutti_match_check_sender(tutti_request *request);
+/* Returns the receive for a part of a stream that comes outside of the ring (remote_channel.h); NULL: it has been
+ * cancelled, or the part is invalid, which breaks the channel. */
+tutti_request *tutti_match_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
+/* `bytes` more bytes are in the request's buffer. */
+void tutti_match_came(tutti_request *request, size_t bytes);
+/* Returns the request of the list with that number; NULL: it has been cancelled. */
+tutti_request *tutti_match_find(struct tutti_requests *list, uint64_t id);
+/* Describes the request for reports and errors. Returns `text`. */
+const char *tutti_match_describe(const tutti_request *request, char *text, size_t capacity);
+/* Reads the reason with which a rank's page is broken; false: the page is not broken. */
+bool tutti_match_read_reason(const tutti_port *port, int rank, tutti_verdict *verdict);
 
 /* ---- transfer.c */
 
@@ -159,8 +188,8 @@ void tutti_transfer_pull(tutti_request *request);
 void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
 /* Sends a record, with its text if there is room for it now. */
 void tutti_transfer_notify(tutti_channels *channel, const tutti_record *record, const char *text);
-/* Moves the data that can move on all channels, and some of each pull. */
-void tutti_transfer_progress(void);
+/* Moves the data that can move on the channel. */
+void tutti_transfer_advance(tutti_channels *channel);
 
 /* ---- notify.c */
 
@@ -171,31 +200,14 @@ bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *r
 
 /* ---- incoming.c */
 
-/* Returns the receive for a part of a stream that comes outside of the ring (remote_channel.h); NULL: it has been
- * cancelled, or the part is invalid, which breaks the channel. */
-tutti_request *tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
-/* `bytes` more bytes are in the request's buffer. */
-void tutti_incoming_came(tutti_request *request, size_t bytes);
 /* Reads the records that have come; true when none is left for now. */
 bool tutti_incoming_read(tutti_channels *channel);
+/* Reads the records that have come on all channels, moves the data that can move, and some of each pull. */
+void tutti_incoming_progress(void);
 
 /* ---- watchdog.c */
 
-/* Why a communicator must be broken. */
-typedef struct tutti_verdict {
-    tutti_port *port; /* pinned; NULL: no verdict */
-    tutti_status status;
-    char text[1536];
-} tutti_verdict;
-
 /* Checks deadlines, deaths and broken communicators if a check is due; fails requests that cannot complete. */
 void tutti_watch_check(tutti_verdict *verdict_out);
-/* Returns true if the rank has destroyed the communicator. */
-bool tutti_watch_has_left(const tutti_port *port, int rank);
-/* Fails a request because the rank it needs has destroyed the communicator; TUTTI_ANY_SOURCE: all other ranks have. */
-void tutti_watch_fail_left(tutti_request *request, int rank);
-/* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
- * copied from the sender's buffer may have changed before. */
-bool tutti_watch_check_sender(tutti_request *request);
 
 #endif

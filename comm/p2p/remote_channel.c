@@ -390,7 +390,7 @@ static bool is_possible(const tutti_channels *channel, const tutti_remote_frame 
 static bool begin_stream(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     const tutti_remote_frame *f = in_frame(remote);
-    tutti_request *request = tutti_incoming_stream(channel, f->transfer, f->offset, f->bytes);
+    tutti_request *request = tutti_match_stream(channel, f->transfer, f->offset, f->bytes);
     bool straight = request != NULL && remote->in->movable;
     remote->in_request = straight ? request : NULL;
     remote->in->transport->recv(remote->in, straight ? request->buffer + request->moved : remote->body, f->bytes);
@@ -410,10 +410,10 @@ static void take_stream(tutti_channels *channel) {
     tutti_request *request = remote->in_request;
     remote->in_request = NULL;
     if (request == NULL) {
-        request = tutti_incoming_stream(channel, f->transfer, f->offset, f->bytes);
+        request = tutti_match_stream(channel, f->transfer, f->offset, f->bytes);
         if (request != NULL) memcpy(request->buffer + request->moved, remote->body, f->bytes);
     }
-    if (request != NULL) tutti_incoming_came(request, f->bytes);
+    if (request != NULL) tutti_match_came(request, f->bytes);
 }
 
 static void take_news(struct tutti_remote_channel *remote) {

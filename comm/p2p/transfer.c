@@ -24,9 +24,7 @@
 #define SLICE_BYTES          ((size_t)128 << 10) /* bytes of one slice of a pull */
 #define DIRECT_BYTES         ((size_t)8 << 10)   /* larger messages are pulled if the receiver has them mapped */
 #define STREAM_BYTES         ((size_t)16 << 20)  /* messages of at least this size are copied past the caches */
-#define PULLS_AT_ONCE        4
 #define RECORDS_AT_ONCE      256
-#define LOOKS_AT_ONCE        8 /* checks of channel directories of processes that have not written to us */
 
 /* ------------------------------------------------------------------------------------- reading a peer's memory
  * In one copy (process_vm_readv), where the system permits it. This is checked once per channel, by reading a known
@@ -176,8 +174,8 @@ void tutti_transfer_send(tutti_request *request) {
         tutti_match_end(request, TUTTI_ERR_MEMORY, tutti_last_error());
         return;
     }
-    if (TUTTI_UNLIKELY(tutti_watch_has_left(request->port, request->peer))) {
-        tutti_watch_fail_left(request, request->peer);
+    if (TUTTI_UNLIKELY(tutti_match_has_left(request->port, request->peer))) {
+        tutti_match_fail_left(request, request->peer);
         return;
     }
     send_waiting(channel);
@@ -245,7 +243,7 @@ static void finish_pull(tutti_request *request) {
         request->partner = partner->partner = NULL;
         tutti_match_end(partner, TUTTI_OK, "");
     } else {
-        if (tutti_watch_check_sender(request)) return;
+        if (tutti_match_check_sender(request)) return;
         tutti_transfer_done(request->channel, request->answer, /* taken */ true);
     }
     tutti_match_received(request);
@@ -305,34 +303,8 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 
 /* -------------------------------------------------------------------------------------------- progress */
 
-/* A silent process has begun to write: finds out which one. The silent processes are checked in turn. */
-static void look_for_channels(void) {
-    uint64_t callers = tutti_channel_callers();
-    if (TUTTI_UNLIKELY(callers != tutti_p2p.callers_seen)) {
-        tutti_p2p.callers_seen = callers;
-        tutti_p2p.looks_left = atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed);
-    }
-    tutti_channels *last = TAILQ_LAST(&tutti_p2p.unfound, tutti_channel_list), *channel = NULL;
-    for (int i = 0; i < LOOKS_AT_ONCE && tutti_p2p.looks_left > 0 && channel != last; i++) {
-        tutti_p2p.looks_left--;
-        channel = TAILQ_FIRST(&tutti_p2p.unfound);
-        tutti_incoming_read(channel);
-        if (channel->theirs != NULL) continue;
-        TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
-        TAILQ_INSERT_TAIL(&tutti_p2p.unfound, channel, link);
-    }
-}
-
-void tutti_transfer_progress(void) {
-    look_for_channels();
-    tutti_channels *channel;
-    for (channel = TAILQ_FIRST(&tutti_p2p.found); channel != NULL; channel = TAILQ_NEXT(channel, link)) {
-        if (TUTTI_UNLIKELY(channel->remote != NULL) && tutti_remote_progress(channel)) tutti_p2p.moved = true;
-        tutti_incoming_read(channel);
-        if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
-        if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);
-        if (!TAILQ_EMPTY(&channel->streaming)) send_fragments(channel);
-    }
-    for (int i = 0; i < PULLS_AT_ONCE && !TAILQ_EMPTY(&tutti_p2p.pulling); i++)
-        tutti_transfer_pull(TAILQ_FIRST(&tutti_p2p.pulling));
+void tutti_transfer_advance(tutti_channels *channel) {
+    if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
+    if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);
+    if (!TAILQ_EMPTY(&channel->streaming)) send_fragments(channel);
 }

@@ -35,51 +35,7 @@ static int needed_rank(const tutti_request *request) {
     }
 }
 
-static bool is_receive(const tutti_request *request) {
-    return request->phase <= TUTTI_PHASE_RECEIVING;
-}
-
-static const char *phase_text(const tutti_request *request) {
-    switch (request->phase) {
-    case TUTTI_PHASE_POSTED: return "no matching message has come";
-    case TUTTI_PHASE_PULLING:
-    case TUTTI_PHASE_RECEIVING:
-    case TUTTI_PHASE_STREAMING: return "the message is in transit";
-    case TUTTI_PHASE_WAITING: return "that process does not read its messages";
-    case TUTTI_PHASE_ANNOUNCED: return "that process has posted no matching receive, or does not call the library";
-    case TUTTI_PHASE_ENDED: break;
-    }
-    return "it has ended";
-}
-
-static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {
-    if (rank < 0) snprintf(text, capacity, "any rank");
-    else
-        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", rank, comm->members[rank].process->host,
-                 (int)comm->members[rank].process->pid, tutti_comm_job_rank(comm, rank, (char[40]){0}));
-}
-
-/* "send of 8 bytes to rank 1 (host h, pid 7) ...". Returns `text`. */
-static const char *describe(const tutti_request *request, char *text, size_t capacity) {
-    const tutti_comm *comm = request->port->comm;
-    char rank[128], tag[32] = "any tag", moved[64] = "";
-    describe_rank(comm, request->peer, rank, sizeof rank);
-    if (request->tag != TUTTI_ANY_TAG) snprintf(tag, sizeof tag, "tag %lld", (long long)request->tag);
-    if (request->moved > 0) snprintf(moved, sizeof moved, " (%zu of %zu bytes)", request->moved, request->wanted);
-    bool receives = is_receive(request);
-    snprintf(text, capacity, "rank %d's %s %zu bytes %s %s with %s on communicator \"%s\": %s%s", comm->rank,
-             receives ? "receive of up to" : "send of", request->bytes, receives ? "from" : "to", rank, tag, comm->name,
-             phase_text(request), moved);
-    return text;
-}
-
 /* --------------------------------------------------------------------------------------------- looking */
-
-bool tutti_watch_has_left(const tutti_port *port, int rank) {
-    const tutti_page *page = port->comm->members[rank].page;
-    return atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
-           atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
-}
 
 /* Reads all data that the process has sent; false: there is more, or no memory to keep it. */
 static bool drain(tutti_channels *channel) {
@@ -108,7 +64,7 @@ static void look_for_deaths(struct tutti_channel_list *list) {
 static void look_for_departures(tutti_port *port) {
     if (port->comm->net.hosts != NULL) tutti_heartbeat_read_deaths(port->comm);
     for (int rank = 0; rank < port->comm->nranks; rank++) {
-        if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
+        if (port->left[rank] || rank == port->rank || !tutti_match_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;
         port->left[rank] = process->self || drain(process->channels);
     }
@@ -136,56 +92,18 @@ static tutti_request *first_deserted(const tutti_port *port) {
     return NULL;
 }
 
-void tutti_watch_fail_left(tutti_request *request, int rank) {
-    const char *name = request->port->comm->name;
-    char what[512], text[768];
-    describe(request, what, sizeof what);
-    if (rank == TUTTI_ANY_SOURCE)
-        snprintf(text, sizeof text, "all other ranks have destroyed communicator \"%s\"; %s", name, what);
-    else snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, name, what);
-    tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
-}
-
 /* Starts again after each failure, since a failure may end other requests, too. */
 static void fail_deserted(tutti_port *port) {
     tutti_request *request;
-    while ((request = first_deserted(port)) != NULL) tutti_watch_fail_left(request, needed_rank(request));
+    while ((request = first_deserted(port)) != NULL) tutti_match_fail_left(request, needed_rank(request));
 }
 
 /* -------------------------------------------------------------------------------------------- verdicts
  * Each judge_ function returns true when it has found a reason to break the port's communicator. */
 
-/* Reads the reason with which a rank's page is broken; false: the page is not broken. */
-static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
-    const tutti_comm *comm = port->comm;
-    tutti_broken broken;
-    if (!tutti_broken_read(comm, rank, &broken)) return false;
-    bool own = rank == port->rank;
-    verdict->status = own ? (tutti_status)broken.status : tutti_broken_peer_status(broken.status);
-    if (comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere)
-        rank = comm->net.hosts->told_by;
-    if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
-    else tutti_broken_quote(broken.text, rank, verdict->text, sizeof verdict->text);
-    return true;
-}
-
-bool tutti_watch_check_sender(tutti_request *request) {
-    /* the bytes were copied before; gcc's thread sanitizer does not support C11 fences, and warns */
-    __sync_synchronize();
-    int rank = request->source_rank;
-    const tutti_page *page = request->port->comm->members[rank].page;
-    tutti_verdict reason;
-    if (read_reason(request->port, rank, &reason)) tutti_match_fail(request, reason.status, reason.text);
-    else if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE ||
-             tutti_watch_has_left(request->port, rank))
-        tutti_watch_fail_left(request, rank);
-    else return false;
-    return true;
-}
-
 static bool judge_pages(const tutti_port *port, tutti_verdict *verdict) {
     for (int rank = 0; rank < port->comm->nranks; rank++)
-        if (read_reason(port, rank, verdict)) return true;
+        if (tutti_match_read_reason(port, rank, verdict)) return true;
     return false;
 }
 
@@ -198,7 +116,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
     bool died = !process->remote || tutti_peer_ended(process);
     if (needed_rank(request) < 0 && !channel->broken && !died) return false;
     char what[512];
-    describe(request, what, sizeof what);
+    tutti_match_describe(request, what, sizeof what);
     verdict->status = channel->broken ? TUTTI_ERR_DATA : TUTTI_ERR_PEER_DIED;
     if (channel->broken)
         snprintf(verdict->text, sizeof verdict->text, "messages from rank %d (host %s, pid %d) cannot be read: %s; %s",
@@ -227,7 +145,7 @@ static void report_stall(const tutti_request *request) {
     int rank = needed_rank(request);
     bool other = rank >= 0 && !request->port->comm->members[rank].process->self;
     tutti_log(TUTTI_LOG_WARN, "stalled for %lld ms: %s%s%s", (long long)(request->stall.spent_ns / TUTTI_NS_PER_MS),
-              describe(request, what, sizeof what), other ? "; that process " : "",
+              tutti_match_describe(request, what, sizeof what), other ? "; that process " : "",
               other ? tutti_monitor_process_state(request->port->comm, rank) : "");
 }
 
@@ -248,7 +166,7 @@ static bool judge_clocks(tutti_request *request, tutti_verdict *verdict) {
     char what[512];
     verdict->status = TUTTI_ERR_TIMEOUT;
     snprintf(verdict->text, sizeof verdict->text, "%s; its deadline of %lld ms has passed",
-             describe(request, what, sizeof what), (long long)timeout_ms);
+             tutti_match_describe(request, what, sizeof what), (long long)timeout_ms);
     return true;
 }
 

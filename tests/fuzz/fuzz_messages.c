@@ -84,7 +84,7 @@ static tutti_work *add_work(scene *s) {
 static void go_on(int turns) {
     for (int i = 0; i < turns; i++) {
         tutti_lock(TUTTI_LOCK_P2P);
-        tutti_transfer_progress();
+        tutti_incoming_progress();
         tutti_p2p_unlock();
     }
 }
