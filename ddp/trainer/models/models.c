@@ -3,7 +3,6 @@
  */
 #include "ddp/trainer/models/models.h"
 
-#include <assert.h>
 #include <string.h>
 
 static const tutti_models_row rows[] = {
@@ -18,9 +17,4 @@ const tutti_models_row *tutti_models_find(const char *name) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].name, name) == 0) return &rows[i];
     return NULL;
-}
-
-void tutti_models_add(tutti_model_layers *list, tutti_layer layer) {
-    assert(list->count < TUTTI_MODEL_LAYERS);
-    list->layers[list->count++] = layer;
 }

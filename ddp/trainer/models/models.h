@@ -4,6 +4,8 @@
 #ifndef TUTTI_TRAINER_MODELS_H
 #define TUTTI_TRAINER_MODELS_H
 
+#include <assert.h>
+
 #include "ddp/trainer/layers/model.h"
 
 typedef struct tutti_models_options {
@@ -25,7 +27,10 @@ typedef struct tutti_models_row {
 const tutti_models_row *tutti_models_find(const char *name);
 
 /* Appends a layer; for the functions that fill lists. */
-void tutti_models_add(tutti_model_layers *list, tutti_layer layer);
+static inline void tutti_models_add(tutti_model_layers *list, tutti_layer layer) {
+    assert(list->count < TUTTI_MODEL_LAYERS);
+    list->layers[list->count++] = layer;
+}
 
 void tutti_lenet_fill(const tutti_models_options *options, tutti_model_layers *list);
 void tutti_mlp_fill(const tutti_models_options *options, tutti_model_layers *list);
