@@ -7,7 +7,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <tutti/tensor.h>
 
@@ -80,39 +79,6 @@ void tutti_train_close(tutti_trainer *trainer) {
     if (trainer == NULL || trainer->telling != 0) return; /* the caller of the callback still uses it */
     tutti_trainer_fini(trainer);
     free(trainer);
-}
-
-tutti_status tutti_train_get(const tutti_trainer *trainer, tutti_train_details *details_out) {
-    if (trainer == NULL || details_out == NULL)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_get: trainer and details_out must not be NULL");
-    const tutti_input *input = &trainer->input;
-    *details_out = (tutti_train_details){
-        .rank = trainer->rank,
-        .nranks = trainer->nranks,
-        .model = trainer->model_name,
-        .optimizer = trainer->optimizer_name,
-        .data = input->name,
-        .drawn = input->drawn,
-        .resumed = trainer->options.resume != NULL ? trainer->resumed.path : NULL,
-        .train_samples = input->train_count,
-        .test_samples = input->test != NULL ? input->test_count : 0,
-        .height = input->details.height,
-        .width = input->details.width,
-        .channels = input->details.channels,
-        .classes = tutti_model_classes(trainer->model),
-        .batch_size = trainer->global_batch,
-        .steps_per_epoch = input->batches,
-        .total_steps = trainer->total_steps,
-        .step = trainer->step,
-        .epoch = trainer->epoch,
-        .parameters = tutti_model_parameter_count(trainer->model) - tutti_model_frozen_count(trainer->model),
-        .frozen = tutti_model_frozen_count(trainer->model),
-        .states = tutti_model_state_count(trainer->model),
-        .memory_bytes = trainer->model->memory_bytes,
-        .rank_batch = trainer->rows,
-        .flops_per_sample = 3 * tutti_model_cost(trainer->model).flops, /* backward costs about twice forward */
-    };
-    return tutti_gradients_get_statistics(&trainer->gradients, &details_out->gradients);
 }
 
 tutti_status tutti_train_step(tutti_trainer *trainer, double *loss_out) {
