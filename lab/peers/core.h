@@ -1,7 +1,7 @@
 /*
  * The timing core that all libraries of a comparison share, so that only the library differs.
  *
- * A driver (mpi.c, tutti.c, gloo.py) starts its library and passes the core one function that carries out one
+ * A driver (mpi.c, tutti_calls.c, gloo.py) starts its library and passes the core one function that carries out one
  * operation. The core makes the buffers, rewrites them before each operation and reads every element after it, as a
  * program does, lines the ranks up, takes the time and writes the rows. None of that goes through the library: the
  * ranks meet in a page of a file that all of them map.

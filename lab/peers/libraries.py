@@ -68,7 +68,7 @@ def build_tutti(options, drivers):
     header, folder = os.path.join(ROOT, "include"), os.path.join(options.build, "lib")
     if not os.path.exists(os.path.join(folder, "libtutti.so")):
         sys.exit("%s has no libtutti.so; build Tutti first, or name its build folder with --build" % folder)
-    return drivers.build("cc", "tutti.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
+    return drivers.build("cc", "tutti_calls.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
                          "-Wl,-rpath," + os.path.abspath(folder))
 
 

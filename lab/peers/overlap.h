@@ -1,9 +1,9 @@
 /*
  * The timing core of bench/overlap: gradients that backward writes bucket by bucket, while earlier buckets travel.
  *
- * A driver (overlap_mpi.c, overlap_tutti.c, overlap_gloo.py) starts its library and passes the core the few functions
- * below. The core makes the buckets, computes, writes and checks every gradient, lines the ranks up and takes the
- * time; none of that goes through the library.
+ * A driver (overlap_mpi.c, overlap_tutti_calls.c, overlap_gloo.py) starts its library and passes the core the few
+ * functions below. The core makes the buckets, computes, writes and checks every gradient, lines the ranks up and
+ * takes the time; none of that goes through the library.
  */
 #ifndef BENCH_PEERS_OVERLAP_H
 #define BENCH_PEERS_OVERLAP_H
