@@ -52,7 +52,7 @@ void tutti_placement_text(const tutti_placement *placement, char *text, size_t b
  * over them at the first call. The groups own it. */
 tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out);
 
-/* The number of runs of plans with works (run_work.c) that are under way on a communicator of the groups; the runs
+/* The number of runs of plans with works (run.c) that are under way on a communicator of the groups; the runs
  * count themselves. */
 atomic_int *tutti_rank_groups_works(tutti_rank_groups *groups, const tutti_comm *comm);
 /* Waits until that number, `works`, is 0: then messages may be sent there; unlike collectives, messages are not

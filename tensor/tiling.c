@@ -97,6 +97,18 @@ int64_t tutti_tiling_elements(const tutti_tiling *tiling) {
     return count;
 }
 
+int64_t tutti_tiling_largest(const tutti_tiling *tiling) {
+    int64_t product = 1;
+    for (int d = 0; d < tiling->ndims; d++) {
+        int64_t most = tiling->offsets[d] == NULL ? tiling->shape[d] : 0;
+        for (int part = 0; part < tiling->nparts[d] && tiling->offsets[d] != NULL; part++)
+            if (tiling->offsets[d][part + 1] - tiling->offsets[d][part] > most)
+                most = tiling->offsets[d][part + 1] - tiling->offsets[d][part];
+        product *= most;
+    }
+    return product;
+}
+
 int64_t tutti_region_elements(const tutti_region *region) {
     int64_t count = 1;
     for (int d = 0; d < region->ndims; d++) count *= region->end[d] - region->first[d];
@@ -119,6 +131,14 @@ bool tutti_tiling_is_split(const tutti_tiling *tiling, int axis) {
         for (int i = 0; i < tiling->nsplits[d]; i++)
             if (tiling->axes[d][i] == axis) return true;
     return false;
+}
+
+tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out) {
+    unsigned axes = 0;
+    for (int axis = 0; axis < target->placement->naxes; axis++)
+        if (target->placement->sizes[axis] > 1 && !tutti_tiling_is_split(target, axis)) axes |= 1u << axis;
+    *done_out = false;
+    return axes != 0 ? tutti_tiling_cut_evenly(target, axes, shares_out, done_out) : TUTTI_OK;
 }
 
 void tutti_tiling_parts(const tutti_tiling *tiling, int index, int parts[TUTTI_MOST_DIMS]) {

@@ -43,11 +43,16 @@ void tutti_tiling_cut(tutti_tiling *tiling, int dim, const int64_t *offsets);
  * mask, inside of its present cuts: where it has none, the parts are contiguous in memory, in order. Without
  * such a dimension it makes no copy and sets *done_out to false. */
 tutti_status tutti_tiling_cut_evenly(const tutti_tiling *tiling, unsigned axes, tutti_tiling *cut_out, bool *done_out);
+/* Computes the tiling in which each of the ranks that are to hold one box gets a share of it. *done_out false: no
+ * box is held by several ranks. */
+tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out);
 tutti_status tutti_tiling_copy(const tutti_tiling *tiling, tutti_tiling *copy_out);
 void tutti_tiling_free(tutti_tiling *tiling);
 
 /* Number of elements of the whole shape, or of a region. */
 int64_t tutti_tiling_elements(const tutti_tiling *tiling);
+/* Number of elements of the largest box. */
+int64_t tutti_tiling_largest(const tutti_tiling *tiling);
 int64_t tutti_region_elements(const tutti_region *region);
 /* Returns false and writes nothing where the two have no element in common. */
 bool tutti_region_intersect(const tutti_region *a, const tutti_region *b, tutti_region *common_out);

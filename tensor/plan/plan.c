@@ -1,14 +1,11 @@
 /*
- * Creates plans and answers queries about them. See plan.h.
+ * Creates plans. See plan.h.
  */
 #include "tensor/plan/plan.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 /* --------------------------------------------------------------------------------------------------- ends */
 
@@ -67,43 +64,7 @@ void tutti_plan_destroy(tutti_plan *plan) {
     free(plan);
 }
 
-/* ------------------------------------------------------------------------------------------------- errors */
-
-static const char *const step_names[] = {
-    [TUTTI_STEP_ALL_REDUCE] = "all_reduce", [TUTTI_STEP_REDUCE_SCATTER] = "reduce_scatter",
-    [TUTTI_STEP_ALL_GATHER] = "all_gather", [TUTTI_STEP_BROADCAST] = "broadcast",
-    [TUTTI_STEP_ALL_TO_ALL] = "all_to_all", [TUTTI_STEP_MESSAGES] = "messages",
-    [TUTTI_STEP_LOCAL] = "local copies",
-};
-
-const char *tutti_step_name(tutti_step_kind kind) {
-    return step_names[kind];
-}
-
-tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
-                                     const tutti_comm *comm) {
-    char src[300], dst[300], more[60] = "", ranks[400] = "";
-    tutti_layout_text(plan->routes[0].src, src, sizeof src);
-    tutti_layout_text(plan->routes[0].dst, dst, sizeof dst);
-    if (plan->npairs > 1) snprintf(more, sizeof more, ", and of %zu more tensors", plan->npairs - 1);
-    if (comm != NULL) tutti_rank_groups_text(plan->groups, comm, ranks, sizeof ranks);
-    return tutti_fail_context(status, "%s of %s to %s%s%s", what, src, dst, more, ranks);
-}
-
 /* ------------------------------------------------------------------------------------------------- making */
-
-tutti_status tutti_plan_check_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, const tutti_comm *comm) {
-    char from[300], to[300];
-    const char *problem = NULL;
-    if (src->view.type != dst->view.type) problem = "their types must be equal";
-    else if (src->nelements != dst->nelements) problem = "their numbers of elements must be equal";
-    else if (src->view.placement->comm != comm || dst->view.placement->comm != comm)
-        problem = "their placements must be of one communicator";
-    if (problem == NULL) return TUTTI_OK;
-    tutti_layout_text(src, from, sizeof from);
-    tutti_layout_text(dst, to, sizeof to);
-    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s cannot become %s: %s", from, to, problem);
-}
 
 /* The ranks of all placements, in order. */
 static tutti_status list_ranks(tutti_plan *plan, tutti_comm *comm) {
@@ -143,13 +104,28 @@ static tutti_status measure_costs(const tutti_plan *plan) {
     return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, /* gpu */ -1, (size_t)(bytes / 2));
 }
 
+static bool are_direct(const tutti_plan_message *messages, int count) {
+    for (int i = 0; i < count; i++)
+        if (messages[i].bytes > 0 && !messages[i].direct) return false;
+    return true;
+}
+
+static bool is_one_collective(const tutti_plan *plan) {
+    const tutti_plan_step *step = plan->steps;
+    for (size_t i = 0; i < plan->npairs; i++)
+        if (plan->routes[i].filler >= 0) return false;
+    if (plan->nsteps != 1 || step->reads || !are_direct(step->sends, step->nsends)) return false;
+    return step->kind == TUTTI_STEP_ALL_REDUCE || step->kind == TUTTI_STEP_REDUCE_SCATTER ||
+           (step->kind == TUTTI_STEP_ALL_GATHER && are_direct(step->recvs, step->nrecvs));
+}
+
 /* Ranks have different parts, but either all accept options.work or all refuse it. */
 static tutti_status agree_on_works(tutti_plan *plan) {
     if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK;
     int32_t most = tutti_plan_talks(plan);
     if (plan->nranks > 1) TUTTI_TRY(tutti_all_reduce(plan->comm, &most, &most, 1, TUTTI_INT32, TUTTI_MAX, NULL));
     plan->takes_work = most <= 1;
-    plan->is_one_collective = tutti_plan_is_one_collective(plan);
+    plan->is_one_collective = is_one_collective(plan);
     for (int i = 0; i < plan->nsteps; i++)
         if (plan->steps[i].kind != TUTTI_STEP_LOCAL)
             plan->steps[i].works = tutti_rank_groups_works(plan->groups, plan->steps[i].comm);
@@ -216,75 +192,4 @@ tutti_status tutti_plan_create(const tutti_layout *srcs, const tutti_layout *dst
     for (size_t i = 0; i < 2 * npairs; i++) tutti_layout_release(kept[i]);
     free(kept);
     return status;
-}
-
-/* ---------------------------------------------------------------------------------------------- questions */
-
-tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out) {
-    if (plan == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_get: NULL argument");
-    *details_out = (tutti_plan_details){.sent_bytes = plan->sent_bytes,
-                                        .received_bytes = plan->received_bytes,
-                                        .least_bytes = plan->least_bytes,
-                                        .scratch_bytes = plan->scratch_bytes,
-                                        .predicted_us = plan->predicted_us};
-    for (int i = 0; i < plan->nsteps; i++) details_out->steps += plan->steps[i].kind != TUTTI_STEP_LOCAL;
-    return TUTTI_OK;
-}
-
-/* Messages to or from one rank are consecutive. */
-static int count_peers(const tutti_plan_message *messages, int count) {
-    int peers = 0;
-    for (int i = 0; i < count; i++) peers += i == 0 || messages[i].peer != messages[i - 1].peer;
-    return peers;
-}
-
-/* True when the plan was preferred to one that receives less. */
-static bool receives_more(const tutti_plan *plan) {
-    return plan->choice.least.received < plan->choice.price.received;
-}
-
-/* Writes the value of TUTTI_PLAN that selects the plan with that wish and price. */
-static void write_words(const tutti_plan_wish *wish, const tutti_plan_price *price, char *text, size_t bytes) {
-    const struct {
-        bool set;
-        const char *word;
-    } words[] = {{price->scatters, "reduce_scatter"},
-                 {price->reduces && !price->scatters, "all_reduce"},
-                 {price->exchanges && price->dense, "all_to_all"},
-                 {price->exchanges && !price->dense, "messages"},
-                 {wish->shares, "shares"}};
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < TUTTI_COUNT_OF(words) && used < bytes; i++)
-        if (words[i].set)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used > 0 ? "," : "", words[i].word);
-}
-
-tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes) {
-    size_t used = 0;
-    if (plan == NULL || text == NULL || bytes == 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_describe: NULL argument or no room");
-    for (int i = 0; i < plan->nsteps && used < bytes; i++) {
-        const tutti_plan_step *step = &plan->steps[i];
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", then " : "", step_names[step->kind]);
-        if (step->kind == TUTTI_STEP_LOCAL || used >= bytes) continue;
-        used += step->kind == TUTTI_STEP_MESSAGES
-                    ? (size_t)snprintf(text + used, bytes - used, " to %d and from %d ranks",
-                                       count_peers(step->sends, step->nsends), count_peers(step->recvs, step->nrecvs))
-                    : (size_t)snprintf(text + used, bytes - used, " of %d ranks", step->nranks);
-        if (step->reads && used < bytes) used += (size_t)snprintf(text + used, bytes - used, " by reading");
-    }
-    if (used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu",
-                                 plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
-                                 (unsigned long long)plan->least_bytes);
-    if (used < bytes && (plan->place == TUTTI_PLAN_HOST || plan->predicted_us > 0))
-        used += (size_t)snprintf(text + used, bytes - used, ", predicted %.3g us", plan->predicted_us);
-    if (used < bytes && receives_more(plan)) {
-        char words[80];
-        write_words(&plan->choice.least_wish, &plan->choice.least, words, sizeof words);
-        snprintf(text + used, bytes - used, " (TUTTI_PLAN=%s would receive less, predicted %.3g us)", words,
-                 plan->choice.least.us);
-    }
-    return TUTTI_OK;
 }

@@ -9,9 +9,10 @@
  * pairs at once. The list of steps follows from the layouts alone, so it is the same on all ranks; each rank
  * computes its own part of a step.
  *
- * plan.c creates and keeps plans; plan_choose.c chooses among them by prices (plan_price.c); plan_steps.c lists the
- * steps; plan_reduce.c, plan_move.c and plan_reads.c compute them; run.c runs them, run_gpu.c with CUDA memory,
- * run_work.c after the call has returned.
+ * The files, from the lowest to the highest: plan_base.c has what all of them use; plan_query.c describes plans.
+ * plan_reads.c, plan_move.c and plan_reduce.c compute steps; plan_price.c prices them, plan_choose.c chooses by prices,
+ * and plan_steps.c lists the steps of a plan. run_steps.c runs them, run_gpu.c with CUDA memory, run.c for a call or
+ * after it has returned. plan.c creates and destroys plans, and plan_cache.c keeps some.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -91,7 +92,7 @@ typedef struct tutti_plan_step {
     atomic_int *works; /* runs with works on the communicator: placement.h */
     tutti_plan_part *locals;
     size_t nlocals;
-    /* Exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
+    /* Exchanges and all_gathers: ranks copy from each other's shards (run_steps.c, read_all). */
     bool reads, streams; /* `streams`: the amount is large enough to write past the caches */
     bool packs; /* where others cannot read the shards, this rank packs all that they need; else messages are sent */
     tutti_plan_message *lookups; /* what is read, from each rank */
@@ -167,30 +168,13 @@ struct tutti_plan {
     bool is_one_collective; /* this rank does only that collective, so options.work can be passed to it */
 };
 
+/* ---- plan_base.c */
+/* Reads TUTTI_PLAN. */
+tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 /* Checks whether tensors of one layout can be converted to the other, on communicator `comm`. Local. */
 tutti_status tutti_plan_check_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, const tutti_comm *comm);
-
-/* As tutti_plan_create, for kept layouts, of which the plan keeps references. */
-tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
-                           tutti_plan **plan_out);
-
-/* Adds to the front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown)
- * are. Returns `status`. */
-tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
-                                     const tutti_comm *comm);
-const char *tutti_step_name(tutti_step_kind kind);
-
-/* ---- plan_cache.c: a plan for one pair, which lives as long as the communicator has placements. Collective for a
- * new pair. */
-tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out);
-
-tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
-
-/* ---- plan_steps.c: fills in stages and steps of the routes. */
-tutti_status tutti_plan_choose(tutti_plan *plan);
-/* Number of this rank's steps that exchange data with other ranks. */
-int tutti_plan_talks(const tutti_plan *plan);
-bool tutti_plan_is_one_collective(const tutti_plan *plan);
+/* Fills in wants and filler, where some ranks of the target do not get the value. */
+tutti_status tutti_route_list_wants(tutti_route *route);
 tutti_plan_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
 /* True when the messages are contiguous, in order, in scratch memory or in a shard (of the source, or of the
  * target). */
@@ -198,12 +182,30 @@ bool tutti_messages_are_even(const tutti_plan_message *messages, int count, size
 /* Reserves aligned space in the scratch memory; returns its offset. */
 size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes);
 tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling);
+/* Number of this rank's steps that exchange data with other ranks. */
+int tutti_plan_talks(const tutti_plan *plan);
+/* Adds to the front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown)
+ * are. Returns `status`. */
+tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
+                                     const tutti_comm *comm);
+const char *tutti_step_name(tutti_step_kind kind);
 
-/* Fills in wants and filler, where some ranks of the target do not get the value. */
-tutti_status tutti_route_list_wants(tutti_route *route);
-/* Computes the tiling in which each of the ranks that are to hold one box gets a share of it. *done_out false: no
- * box is held by several ranks. */
-tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out);
+/* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
+tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_plan_step *step, const tutti_plan_wish *wish,
+                             bool *reads_out);
+/* The same for `bytes` bytes and `nranks` ranks of one host; all_meet: for steps that otherwise use no messages. */
+bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish);
+/* Begin and end of the list of lookups. */
+tutti_status tutti_reads_begin(tutti_plan *plan, tutti_plan_step *step);
+void tutti_reads_end(tutti_plan_step *step);
+/* Adds a box of which this rank reads a part, or all. */
+tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
+                             tutti_plan_message *lookup);
+/* Lists the data that other ranks read from this rank, after its messages are listed. */
+tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish);
+/* Reserves space for the data of a message: in the scratch memory, or, in a step that reads, in memory that is
+ * allocated only where shards cannot be read. */
+size_t tutti_plan_take_room(tutti_plan *plan, const tutti_plan_step *step, size_t bytes);
 
 /* ---- plan_reduce.c: reduces the partial axes of the source, run by run. */
 tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish);
@@ -218,8 +220,6 @@ int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run ru
  * all_reduce. */
 tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
                               const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out);
-/* Number of elements of the largest box. */
-int64_t tutti_tiling_largest(const tutti_tiling *tiling);
 
 /* ---- plan_move.c: from the last stage that each pair has to the given tilings. */
 tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish, bool *done_out);
@@ -260,39 +260,14 @@ double tutti_price_touched(const tutti_route *route);
 
 /* ---- plan_choose.c: local, and the same on all ranks. */
 tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
-/* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
-tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_plan_step *step, const tutti_plan_wish *wish,
-                             bool *reads_out);
-/* The same for `bytes` bytes and `nranks` ranks of one host; all_meet: for steps that otherwise use no messages. */
-bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish);
-/* Begin and end of the list of lookups. */
-tutti_status tutti_reads_begin(tutti_plan *plan, tutti_plan_step *step);
-void tutti_reads_end(tutti_plan_step *step);
-/* Adds a box of which this rank reads a part, or all. */
-tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
-                             tutti_plan_message *lookup);
-/* Lists the data that other ranks read from this rank, after its messages are listed. */
-tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish);
-/* Reserves space for the data of a message: in the scratch memory, or, in a step that reads, in memory that is
- * allocated only where shards cannot be read. */
-size_t tutti_plan_take_room(tutti_plan *plan, const tutti_plan_step *step, size_t bytes);
+
+/* ---- plan_steps.c: fills in stages and steps of the routes. */
+tutti_status tutti_plan_choose(tutti_plan *plan);
 
 /* ---- plan_agree.c: collective over the plan's ranks; a difference is the same error on all of them. */
 tutti_status tutti_plan_agree(tutti_plan *plan);
 
-/* ---- run.c: srcs and dsts are the shards of all pairs; NULL where this rank has none. */
-tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
-
-/* The same, at a time when nothing else runs the plan. */
-tutti_status tutti_plan_run_now(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
-
-/* ---- run_work.c: runs with works, of plans in host memory in which this rank has one step that exchanges data. */
-tutti_status tutti_plan_start(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
-/* Waits until no works are left on the communicators of the plan's steps. */
-tutti_status tutti_plan_await_works(const tutti_plan *plan);
-/* Waits until no works of this plan are left, and takes the lock. */
-void tutti_plan_lock(tutti_plan *plan);
-
+/* ---- run_steps.c */
 /* One run: all steps on memory of one kind. `device`: all work is enqueued in options.stream, with its GPU as the
  * current one; NULL: the host does the work. */
 typedef struct tutti_run {
@@ -310,5 +285,21 @@ tutti_status tutti_plan_run_on_gpu(tutti_plan *plan, void *const *srcs, void *co
 /* Copies shards in CUDA memory to the host and back, around a run in host memory; waits for all of it. */
 tutti_status tutti_plan_run_staged(tutti_plan *plan, void *const *srcs, void *const *dsts,
                                    const tutti_options *options);
+
+/* ---- run.c: srcs and dsts are the shards of all pairs; NULL where this rank has none. */
+tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
+/* Waits until no works are left on the communicators of the plan's steps. */
+tutti_status tutti_plan_await_works(const tutti_plan *plan);
+/* Waits until no works of this plan are left, and takes the lock. */
+void tutti_plan_lock(tutti_plan *plan);
+
+/* ---- plan.c */
+/* As tutti_plan_create, for kept layouts, of which the plan keeps references. */
+tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
+                           tutti_plan **plan_out);
+
+/* ---- plan_cache.c: a plan for one pair, which lives as long as the communicator has placements. Collective for a
+ * new pair. */
+tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Steps that read: the data that this rank reads from others, and that others read from it. run.c runs them.
+ * Steps that read: the data that this rank reads from others, and that others read from it. run_steps.c runs them.
  *
  * One copy, from shard to shard, replaces packing, sending and unpacking, but all ranks of the step meet twice for
  * it. Therefore it is used for ranks of one host whose tensors are not tiny. That is known when a plan is made, and

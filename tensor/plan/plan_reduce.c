@@ -43,19 +43,6 @@ static bool is_target_cut(const tutti_tiling *now, const tutti_tiling *target, u
     return used == axes;
 }
 
-/* The largest box of a tiling. */
-int64_t tutti_tiling_largest(const tutti_tiling *tiling) {
-    int64_t product = 1;
-    for (int d = 0; d < tiling->ndims; d++) {
-        int64_t most = tiling->offsets[d] == NULL ? tiling->shape[d] : 0;
-        for (int part = 0; part < tiling->nparts[d] && tiling->offsets[d] != NULL; part++)
-            if (tiling->offsets[d][part + 1] - tiling->offsets[d][part] > most)
-                most = tiling->offsets[d][part + 1] - tiling->offsets[d][part];
-        product *= most;
-    }
-    return product;
-}
-
 /* all_reduce sends each rank of the group twice the box, of which the exchange that follows may use little;
  * reduce_scatter sends it once. Where the gain is small, fewer steps are faster. */
 static bool should_scatter(const tutti_route *route, const tutti_tiling *now, const tutti_plan_wish *wish) {
