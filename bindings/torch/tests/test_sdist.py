@@ -55,7 +55,7 @@ class Sdist(unittest.TestCase):
             version = file.read().split("project(tutti VERSION ")[1].split()[0]
         self.assertEqual(os.path.basename(self.sdist), "torch_tutti-%s.tar.gz" % version)
         held = names(self.sdist)
-        for name in ("pyproject.toml", "PKG-INFO", "CMakeLists.txt", "README.md", "src/module.cpp", "torch_tutti/__init__.py",
+        for name in ("pyproject.toml", "PKG-INFO", "CMakeLists.txt", "README.md", "src/module/module.cpp", "torch_tutti/__init__.py",
                      "torch_tutti_as_gloo.pth", "tutti/CMakeLists.txt", "tutti/LICENSE", "tutti/include/tutti/tutti.h"):
             self.assertIn(name, held)
         self.assertEqual([name for name in held if name.endswith((".pyc", ".so", ".o"))], [])

@@ -22,14 +22,14 @@
 #include <atomic>
 #include <functional>
 
+#include "../base/hooks.h"
+#include "../base/versions.h"
+#include "../work/lanes.h"
+#include "../work/work.h"
 #include "extensions.h"
 #include "flight.h"
 #include "gloo_shape.h"
-#include "hooks.h"
-#include "lanes.h"
 #include "tutti/tensor.h"
-#include "versions.h"
-#include "work.h"
 
 namespace torch_tutti {
 

@@ -6,7 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/StreamGuard.h>
 
-#include "interrupt.h"
+#include "../base/interrupt.h"
 
 namespace torch_tutti {
 

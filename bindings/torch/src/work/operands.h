@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "errors.h"
+#include "../base/errors.h"
 #include "tutti/tutti.h"
 
 namespace torch_tutti {

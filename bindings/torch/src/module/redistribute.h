@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "backend.h"
+#include "../backend/backend.h"
 
 namespace torch_tutti {
 

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "interrupt.h"
+#include "../base/interrupt.h"
 
 namespace torch_tutti {
 

@@ -4,7 +4,7 @@
  */
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "aside.h"
+#include "../backend/aside.h"
 
 namespace torch_tutti {
 

@@ -8,8 +8,8 @@
 #include <atomic>
 #include <thread>
 
-#include "interrupt.h"
-#include "versions.h"
+#include "../base/interrupt.h"
+#include "../base/versions.h"
 
 namespace torch_tutti {
 

@@ -7,8 +7,8 @@
 
 #include <atomic>
 
-#include "batch.h"
-#include "python_lock.h"
+#include "../backend/batch.h"
+#include "../base/python_lock.h"
 #include "tutti/device.h"
 
 namespace torch_tutti {

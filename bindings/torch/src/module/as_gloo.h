@@ -10,7 +10,7 @@
 
 #include <functional>
 
-#include "backend.h"
+#include "../backend/backend.h"
 
 namespace torch_tutti {
 

@@ -1,8 +1,8 @@
 /*
  * Point to point, and the barrier that names the missing ranks.
  */
-#include "backend.h"
-#include "interrupt.h"
+#include "../backend/backend.h"
+#include "../base/interrupt.h"
 
 #include <algorithm>
 

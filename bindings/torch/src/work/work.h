@@ -11,7 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "hooks.h"
+#include "../base/hooks.h"
 #include "operands.h"
 
 namespace torch_tutti {

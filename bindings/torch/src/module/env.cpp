@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "backend.h"
+#include "../backend/backend.h"
 
 namespace py = pybind11;
 

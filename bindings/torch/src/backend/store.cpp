@@ -20,8 +20,8 @@
 #include <random>
 #include <thread>
 
+#include "../base/interrupt.h"
 #include "backend.h"
-#include "interrupt.h"
 
 namespace torch_tutti {
 

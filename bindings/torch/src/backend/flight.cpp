@@ -5,7 +5,7 @@
  */
 #include "flight.h"
 
-#include "versions.h"
+#include "../base/versions.h"
 
 #ifdef TUTTI_HAVE_FLIGHT_RECORDERS
 #include <c10/util/thread_name.h>

@@ -3,7 +3,7 @@
  */
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
-#include "backend.h"
+#include "../backend/backend.h"
 
 namespace torch_tutti {
 

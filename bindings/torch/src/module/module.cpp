@@ -7,13 +7,13 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include "../backend/backend.h"
+#include "../base/errors.h"
+#include "../base/interrupt.h"
+#include "../base/memory.h"
+#include "../base/python_lock.h"
 #include "as_gloo.h"
-#include "backend.h"
 #include "env.h"
-#include "errors.h"
-#include "interrupt.h"
-#include "memory.h"
-#include "python_lock.h"
 #include "redistribute.h"
 #include "tutti/device.h"
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "versions.h"
+#include "../base/versions.h"
 
 namespace torch_tutti {
 

@@ -10,8 +10,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "interrupt.h"
-#include "versions.h"
+#include "../base/errors.h"
+#include "../base/interrupt.h"
+#include "../base/versions.h"
 
 namespace torch_tutti {
 

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include "batch.h"
-#include "operands.h"
-#include "python_lock.h"
-#include "work.h"
+#include "../backend/batch.h"
+#include "../base/python_lock.h"
+#include "../work/operands.h"
+#include "../work/work.h"
 
 namespace torch_tutti {
 

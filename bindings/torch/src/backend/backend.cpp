@@ -13,12 +13,11 @@
 #include <set>
 #include <thread>
 
+#include "../base/interrupt.h"
+#include "../base/memory.h"
+#include "../base/python_lock.h"
+#include "../work/stream_work.h"
 #include "aside.h"
-#include "batch.h"
-#include "interrupt.h"
-#include "memory.h"
-#include "python_lock.h"
-#include "stream_work.h"
 
 namespace torch_tutti {
 
@@ -229,14 +228,6 @@ const char *Backend::titled(const char *title) const {
     static auto *titles = new std::set<std::string>; /* elements of a set do not move */
     std::lock_guard<std::mutex> lock(mutex);
     return titles->insert(options_->backend + std::strchr(title, ':')).first->c_str();
-}
-
-bool Backend::in_batch() {
-    return Batch::open(this) != nullptr;
-}
-
-Backend::WorkPtr Backend::add_to_batch(const Call &call, Operands operands, Issue issue) {
-    return Batch::open(this)->add(call, std::move(operands), std::move(issue));
 }
 
 Backend::WorkPtr Backend::start_now(const Call &given, Operands operands, const Issue &issue) {
