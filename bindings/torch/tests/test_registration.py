@@ -247,8 +247,8 @@ class Registration(unittest.TestCase):
             with open(os.path.join(folder, "torch_tutti", "_build.py"), "w") as file:
                 file.write('python = ""\nextensions = (("_C_2_0_abi1", "2.0.1", 1, ""),)\n')
             done = run("""
-                import torch_tutti_autoload
-                torch_tutti_autoload.register()
+                from torch_tutti_autoload import entry
+                entry.register()
                 world("tutti")
             """, PYTHONPATH=folder)
         self.assertNotEqual(done.returncode, 0)

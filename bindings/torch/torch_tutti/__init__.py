@@ -8,6 +8,7 @@ place.
 """
 import atexit
 import os
+import sys
 
 import torch
 import torch.distributed
@@ -42,10 +43,6 @@ _ask_for_queues()
 import torch_tutti_autoload  # noqa: E402
 from torch_tutti_autoload import as_gloo as _place  # noqa: E402
 
-torch_tutti_autoload.register()
-_place.install_if_wanted()
-atexit.register(_C.shutdown_all)
-
 from . import env  # noqa: E402
 
 Options = _C.Options
@@ -60,6 +57,22 @@ def _create_backend(group, options):
     if options is not None and not isinstance(options, (Options,) + _ANY_OPTIONS):
         raise TypeError(f"pg_options must be a torch_tutti.Options, not {type(options).__name__}")
     return _C.create_backend(group, options if isinstance(options, Options) else None)
+
+
+def _create(group, options):
+    torch_tutti_autoload.give_buckets_memory(sys._getframe(1))
+    return _create_backend(group, options)
+
+
+def _create_as_gloo(*arguments, **named):
+    from . import _as_gloo
+
+    return _as_gloo.create(*arguments, **named)
+
+
+torch_tutti_autoload.register(_create)
+_place.install_if_wanted(_create_as_gloo)
+atexit.register(_C.shutdown_all)
 
 
 def empty(*size, dtype=None, device="cpu", requires_grad=False):

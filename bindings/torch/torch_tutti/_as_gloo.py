@@ -1,6 +1,6 @@
 """Tutti in Gloo's place: creates the groups, and reports the calls that the real Gloo did.
 
-See torch_tutti_autoload.as_gloo for how the class is replaced, and src/as_gloo.h for which calls go to the real
+See torch_tutti_autoload.as_gloo for how the class is replaced, and src/module/as_gloo.h for which calls go to the real
 Gloo.
 """
 import multiprocessing.util
@@ -8,7 +8,7 @@ import os
 import sys
 
 from torch.distributed import distributed_c10d
-from torch_tutti_autoload import as_gloo
+from torch_tutti_autoload import as_gloo, give_buckets_memory
 
 from . import _C
 
@@ -28,7 +28,7 @@ def replace_gloo():
         if there:
             raise RuntimeError("torch_tutti.replace_gloo() comes too late: there is a group of Gloo's already "
                                f"({', '.join(map(repr, there))}); call it before the first group, or set {as_gloo.VARIABLE}=1")
-        as_gloo.install(distributed_c10d)
+        as_gloo.install(distributed_c10d, create)
     os.environ[as_gloo.VARIABLE] = "1"
 
 
@@ -51,13 +51,11 @@ def create(store, rank, size, timeout=distributed_c10d.default_pg_timeout, enabl
 
 def _give_buckets_memory():
     """As for groups of "tutti": DDP allocates its buckets with the group, unless the group has NCCL too."""
-    from torch_tutti_autoload import _backends_of_group
-
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back
-    if frame is not None and not any(name.startswith("nccl") for name in _backends_of_group(frame)):
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    if frame is not None:
+        give_buckets_memory(frame)
 
 
 def _make_real(store, rank, size, timeout):

@@ -1,9 +1,8 @@
-"""Registers the name "tutti" with torch.distributed, without loading anything of Tutti.
+"""Registers the name "tutti" with torch.distributed, and puts Tutti in Gloo's place, before torch_tutti is loaded.
 
-PyTorch calls this by entry points: `autoload` at the end of `import torch`, or, where it has the group
-"torch.distributed.backends", `register` when the name is first used. The package torch_tutti, with its extension,
-is imported when the first group that names tutti is created. Invariant: groups that do not name tutti see no
-difference.
+This file registers the name, as_gloo replaces ProcessGroupGloo by a stand-in; both get the function that creates a
+group. torch_tutti uses them. entry, which PyTorch calls, passes functions that load torch_tutti, and early calls entry
+at the start of Python.
 """
 import os
 import sys
@@ -11,10 +10,18 @@ import sys
 NAME = "tutti"
 
 
-def _backends_of_group(frame):
+def backends_of_group(frame):
     """The backends of the group that PyTorch's `_new_process_group_helper`, running in `frame`, is creating."""
     config = frame.f_locals.get("backend_config")
     return list(getattr(config, "device_backend_map", {}).values())
+
+
+def give_buckets_memory(frame):
+    """DDP allocates its buckets with the backend only where this variable allows it. It is one switch for the whole
+    process, read by NCCL's groups as well: where `frame` is creating such a group ("nccl", "nccl2", "nccl-lazy"), it
+    is left unchanged."""
+    if not any(name.startswith("nccl") for name in backends_of_group(frame)):
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
 class _Plugins(dict):
@@ -48,26 +55,14 @@ class _Plugins(dict):
         return self[key] if key in self else default
 
     def keys(self):
-        if self.own is not None and NAME in _backends_of_group(sys._getframe(1)):
+        if self.own is not None and NAME in backends_of_group(sys._getframe(1)):
             return {NAME: self.own, **self}.keys()
         return super().keys()
 
 
-def create(group, options):
-    """The creator that PyTorch calls on each member of a new group."""
-    backends = _backends_of_group(sys._getframe(1))
-    import torch_tutti
-
-    # DDP allocates its buckets with the backend only where this variable allows it. It is one switch for the whole
-    # process, read by NCCL's groups as well: where such a group is being created ("nccl", "nccl2", "nccl-lazy"), it
-    # is left unchanged.
-    if not any(name.startswith("nccl") for name in backends):
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-    return torch_tutti._create_backend(group, options)
-
-
-def register():
-    """Registers the backend; a second call changes nothing."""
+def register(create):
+    """Registers the backend with its creator, which PyTorch calls on each member of a new group; a second call
+    changes nothing."""
     from torch.distributed import distributed_c10d
 
     Backend = distributed_c10d.Backend
@@ -77,18 +72,3 @@ def register():
     if not hasattr(distributed_c10d, "_get_default_backend_type_for_backend_config"):
         Backend._plugins = _Plugins(Backend._plugins)
     Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
-
-
-def autoload():
-    """Called at the end of `import torch`, which an error would break: so the error is kept for `import
-    torch_tutti`."""
-    from . import as_gloo
-
-    as_gloo.install_if_wanted()  # an error of this one is not kept: Gloo itself would be taken for Tutti
-    try:
-        c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        # Without torch.distributed there is nothing to register with; newer versions call `register` when it is needed.
-        if c10d is not None and not hasattr(c10d.Backend, "_ensure_backend_registered"):
-            register()
-    except Exception:
-        pass

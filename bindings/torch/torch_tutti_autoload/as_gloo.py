@@ -6,7 +6,7 @@ is a class that creates groups of Tutti, passes for their class, and has all oth
 torch_tutti, with its extension, is loaded when the first group is created.
 
 TUTTI_AS_GLOO=1 enables it. It is installed by whichever comes first: `early`, at the start of Python, where a .pth
-file of this package is read; `autoload`, at the end of `import torch`; `import torch_tutti`;
+file of this package is read; `entry.autoload`, at the end of `import torch`; `import torch_tutti`;
 torch_tutti.replace_gloo().
 """
 import os
@@ -17,6 +17,7 @@ VARIABLE = "TUTTI_AS_GLOO"
 C10D = "torch.distributed.distributed_c10d"
 
 gloo = None  # PyTorch's own ProcessGroupGloo, once it is replaced
+_create = None  # creates a group in its place
 _own = threading.local()  # .depth > 0: this thread wants Gloo's own groups
 
 
@@ -25,17 +26,10 @@ def wanted():
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
-def _feature():
-    """Returns torch_tutti._as_gloo, or raises an error with the reason: using Gloo itself instead would go
-    unnoticed."""
+def _check_setting():
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "1"):
         raise ValueError(f"{VARIABLE}={value}: 1 puts Tutti in Gloo's place, 0 or nothing does not; set one of these")
-    try:
-        from torch_tutti import _as_gloo
-    except ImportError as error:
-        raise ImportError(f"Tutti is to be in Gloo's place ({VARIABLE}=1), but: {error}") from None
-    return _as_gloo
 
 
 class _Instead(type):
@@ -47,7 +41,8 @@ class _Instead(type):
     def __call__(cls, *arguments, **named):
         if getattr(_own, "depth", 0) > 0:
             return gloo(*arguments, **named)
-        return _feature().create(*arguments, **named)
+        _check_setting()
+        return _create(*arguments, **named)
 
     def _ours(cls):
         extension = sys.modules.get("torch_tutti._C")  # not loaded: Tutti has no group
@@ -73,12 +68,13 @@ class OwnGloo:
         _own.depth -= 1
 
 
-def install(c10d):
-    """Replaces the class in PyTorch; a second call changes nothing."""
-    global gloo
+def install(c10d, create):
+    """Replaces the class in PyTorch by one whose groups `create` makes, with the class's arguments; a second call
+    changes nothing."""
+    global gloo, _create
     if gloo is not None or not hasattr(c10d, "ProcessGroupGloo"):
         return
-    gloo = c10d.ProcessGroupGloo
+    gloo, _create = c10d.ProcessGroupGloo, create
     instead = _Instead("ProcessGroupGloo", (), {"__module__": C10D, "__doc__": gloo.__doc__})
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
@@ -95,7 +91,7 @@ def install(c10d):
     c10d._create_process_group_wrapper = wrap_with_gloo
 
 
-def install_if_wanted():
+def install_if_wanted(create):
     c10d = sys.modules.get(C10D)
     if c10d is not None and wanted():
-        install(c10d)
+        install(c10d, create)

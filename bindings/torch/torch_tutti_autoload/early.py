@@ -6,7 +6,7 @@ It covers the cases that entry points do not reach: PyTorch 2.4, and TORCH_DEVIC
 import importlib.util
 import sys
 
-from . import as_gloo
+from . import as_gloo, entry
 
 
 class _Loader:
@@ -21,7 +21,7 @@ class _Loader:
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        as_gloo.install(module)
+        entry.replace_gloo(module)
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
