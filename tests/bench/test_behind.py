@@ -1,5 +1,4 @@
-"""lab/peers/behind.py: which cells count as behind a peer, and the page that lists them; confirm.py: which of them are
-measured again."""
+"""lab/peers/behind.py: which cells count as behind a peer, the page that lists them, and which are measured again."""
 import argparse
 import os
 import sys
@@ -9,7 +8,6 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "lab", "peers"))
 import behind  # pylint: disable=wrong-import-position
-import confirm  # pylint: disable=wrong-import-position
 import libraries  # pylint: disable=wrong-import-position
 import report  # pylint: disable=wrong-import-position
 
@@ -73,7 +71,7 @@ class Confirm(unittest.TestCase):
             return [dict(row, state=states[number - 3]) for name in names for size in sizes for row in rows(name, size, [1.0])]
 
         tables = report.make_tables(known, ["tutti", "tutti-mem", "peer", "other"])
-        confirm.measure(known, tables, argparse.Namespace(rounds=2, confirm=2), again)
+        behind.measure_again(known, tables, argparse.Namespace(rounds=2, confirm=2), again)
         return calls
 
     def test_only_cells_behind_are_measured_again_next_to_the_peers_ahead(self):
