@@ -147,6 +147,34 @@ Test(nccl_failure, a_rank_that_dies_while_nccl_starts_is_named) {
     expect_death(/* ordered */ false, survive_opening);
 }
 
+/* NCCL takes long to enqueue the call that gets the error: it must not do so after the caller has freed the memory. */
+static tutti_status free_after_death(ranks_context *context) {
+    cuda_rank rank;
+    void *unused, *memory = NULL;
+    TUTTI_TRY(nccl_open_rank(context, &rank, &unused));
+    TUTTI_TRY(rank.device->alloc(4096, &memory));
+    TUTTI_TRY(nccl_sum_and_wait(context->comm, &rank, memory));
+    TUTTI_TRY(nccl_meet(context));
+    if (context->rank == VICTIM) {
+        atomic_store(&nccl_stage->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    tutti_status status = TUTTI_OK;
+    for (int i = 0; i < 100 && status == TUTTI_OK; i++) status = nccl_sum(context->comm, &rank, memory, NULL);
+    TUTTI_TRY(check_death(context, status));
+    TUTTI_TRY(nccl_check_streams(&rank));
+    TUTTI_TRY(rank.device->free(memory));
+    usleep(300000);
+    return nccl_check_streams(&rank);
+}
+
+Test(nccl_failure, memory_can_be_freed_after_a_death) {
+    static const char *const environment[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl",
+                                              "STANDIN_NCCL_PROGRESS_US=200000", NULL};
+    nccl_set_stage();
+    nccl_run_as(3, RANKS_PROCESSES, environment, free_after_death);
+}
+
 /* --------------------------------------------------------------------------------------------- failing calls */
 
 static tutti_status fail_somewhere(ranks_context *context) {

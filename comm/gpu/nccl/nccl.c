@@ -126,25 +126,10 @@ static bool spares(tutti_comm *comm) {
     return whole;
 }
 
-/* Takes the handle from the state. With the lock held. */
-static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
-    const tutti_stream_comm *gpu = state->comm->cuda.streams;
-    tutti_nccl_ending *ending = tutti_nccl_ending_make(state->nccl, gpu->device, gpu->index, state->handle);
-    if (ending != NULL) state->handle = NULL; /* its registrations end with it */
-    return ending;
-}
-
-/* Aborts on a separate thread: a kernel that hangs in a stream may be behind one that hangs for another
- * communicator. With the lock held. */
-static void abort_handle(tutti_nccl_state *state) {
-    state->aborted = true;
-    if (state->handle != NULL) tutti_nccl_ending_run(state->ending = take_ending(state));
-}
-
 static void *abort_later(void *context) {
     tutti_nccl_state *state = context;
     tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
-    abort_handle(state);
+    tutti_nccl_ending_abort(state);
     tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     return NULL;
 }
@@ -158,7 +143,7 @@ static void abort_engine(tutti_comm *comm) {
         if (state->has_aborter) return;
         tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     }
-    abort_handle(state);
+    tutti_nccl_ending_abort(state);
     tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
 }
 
@@ -172,7 +157,7 @@ static void close_engine(tutti_comm *comm) {
     if (state->has_aborter) pthread_join(state->aborter, NULL); /* the call that it waited for has returned */
     tutti_nccl_memory_leave(state);
     tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
-    tutti_nccl_ending *ending = take_ending(state);
+    tutti_nccl_ending *ending = tutti_nccl_ending_take(state);
     if (ending != NULL) ending->peaceful = whole && !state->aborted;
     tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (ending != NULL) {
@@ -183,6 +168,8 @@ static void close_engine(tutti_comm *comm) {
     int64_t end_ns = tutti_now_ns() + 2 * TUTTI_NCCL_LINGER_NS;
     tutti_nccl_ending_wait(state->ending, end_ns);
     tutti_nccl_ending_wait(ending, end_ns);
+    tutti_nccl_ending_release(state->ending);
+    tutti_nccl_ending_release(ending);
     if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
     if (state->joint != NULL) gpu->device->event_destroy(state->joint);
     if (state->aside != NULL) gpu->device->stream_destroy(state->aside);

@@ -18,6 +18,7 @@
 #include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
+#include "comm/p2p/p2p.h"
 
 #define YIELDS      200                    /* before a wait sleeps */
 #define NAP_NS      (50 * INT64_C(1000))   /* between two polls */
@@ -182,6 +183,19 @@ void tutti_nccl_recv(tutti_nccl_batch *batch, const void *memory, size_t bytes, 
                     "ncclRecv");
 }
 
+/* NCCL may be about to enqueue the calls, and then works on memory that the caller, given an error, may have freed; it
+ * never does so after an abort has ended. The end is not awaited for ever: an abort frees memory, and so waits for
+ * streams that may hang until this thread has made a call on another communicator. */
+static tutti_status withdraw(tutti_nccl_state *state, tutti_status status) {
+    status = tutti_comm_give_up(state->comm, status); /* before streams are released: they would be taken for success */
+    tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
+    tutti_nccl_ending_abort(state);
+    const tutti_nccl_ending *ending = state->ending;
+    tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
+    tutti_nccl_ending_wait(ending, tutti_now_ns() + TUTTI_NCCL_LINGER_NS);
+    return status;
+}
+
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
     tutti_nccl_state *state = batch->state;
     tutti_nccl_result result = state->nccl->ncclGroupEnd(); /* always, or this thread's group stays open */
@@ -190,9 +204,10 @@ tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
     tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
     if (batch->failed != NULL) return tutti_nccl_failure(state, batch->op, batch->result, batch->failed);
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
-    return tutti_nccl_wait(state, &(tutti_nccl_reason){.op = batch->op,
-                                                       .timeout_ms = batch->timeout_ms,
-                                                       .name = tutti_kind_name(batch->op->kind)});
+    tutti_status status = tutti_nccl_wait(state, &(tutti_nccl_reason){.op = batch->op,
+                                                                      .timeout_ms = batch->timeout_ms,
+                                                                      .name = tutti_kind_name(batch->op->kind)});
+    return status == TUTTI_OK ? TUTTI_OK : withdraw(state, status);
 }
 
 /* ------------------------------------------------------------------------------------------------- scratch */

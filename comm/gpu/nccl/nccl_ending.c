@@ -28,7 +28,7 @@ static bool finalize(const tutti_nccl_ending *ending) {
     return result == TUTTI_NCCL_SUCCESS;
 }
 
-static void ending_release(tutti_nccl_ending *ending) {
+void tutti_nccl_ending_release(tutti_nccl_ending *ending) {
     if (ending != NULL && atomic_fetch_sub(&ending->holders, 1) == 1) free(ending);
 }
 
@@ -44,7 +44,7 @@ static void *end_thread(void *context) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(ending->memory); i++)
         if (ending->memory[i] != NULL) ending->device->free(ending->memory[i]); /* waits for the streams that use it */
     atomic_store_explicit(&ending->done, true, memory_order_release);
-    ending_release(ending);
+    tutti_nccl_ending_release(ending);
     return NULL;
 }
 
@@ -60,14 +60,27 @@ void tutti_nccl_ending_run(tutti_nccl_ending *ending) {
     if (ending != NULL && tutti_thread_start(TUTTI_THREAD_NCCL_END, end_thread, ending, NULL) != 0) end_thread(ending);
 }
 
-void tutti_nccl_ending_wait(tutti_nccl_ending *ending, int64_t end_ns) {
+tutti_nccl_ending *tutti_nccl_ending_take(tutti_nccl_state *state) {
+    const tutti_stream_comm *gpu = state->comm->cuda.streams;
+    tutti_nccl_ending *ending = tutti_nccl_ending_make(state->nccl, gpu->device, gpu->index, state->handle);
+    if (ending != NULL) state->handle = NULL; /* its registrations end with it */
+    return ending;
+}
+
+/* On a separate thread: a kernel that hangs in a stream may be behind one that hangs for another communicator. */
+void tutti_nccl_ending_abort(tutti_nccl_state *state) {
+    state->aborted = true;
+    if (state->handle != NULL) tutti_nccl_ending_run(state->ending = tutti_nccl_ending_take(state));
+}
+
+void tutti_nccl_ending_wait(const tutti_nccl_ending *ending, int64_t end_ns) {
     while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
         doze();
-    ending_release(ending);
 }
 
 void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {
     tutti_nccl_ending *ending = tutti_nccl_ending_make(nccl, device, index, handle);
     tutti_nccl_ending_run(ending);
     tutti_nccl_ending_wait(ending, tutti_now_ns() + TUTTI_NCCL_LINGER_NS);
+    tutti_nccl_ending_release(ending);
 }

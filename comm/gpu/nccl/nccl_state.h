@@ -26,7 +26,7 @@
  * instead. */
 #define TUTTI_NCCL_DOUBT_NS (500 * TUTTI_NS_PER_MS)
 
-#define TUTTI_NCCL_LINGER_NS (2 * TUTTI_NS_PER_S) /* for remaining work when a communicator is destroyed */
+#define TUTTI_NCCL_LINGER_NS (2 * TUTTI_NS_PER_S) /* for remaining work when a communicator ends */
 
 /* The end of an NCCL communicator, on a separate thread; freed by the last of its two holders. */
 typedef struct tutti_nccl_ending {
@@ -69,9 +69,15 @@ tutti_nccl_ending *tutti_nccl_ending_make(const tutti_nccl *nccl, const tutti_de
                                           tutti_nccl_comm handle);
 /* Runs the ending on a new thread; without a thread, on this one. */
 void tutti_nccl_ending_run(tutti_nccl_ending *ending);
+/* Takes the handle from the state. With the lock held. */
+tutti_nccl_ending *tutti_nccl_ending_take(tutti_nccl_state *state);
+/* Begins the abort as state->ending, unless there is no handle any more. With the lock held. */
+void tutti_nccl_ending_abort(tutti_nccl_state *state);
 /* Waits for the ending until end_ns: a program that exits now should not cut off data that peers are still to
  * receive, but nothing is worth a much longer wait. */
-void tutti_nccl_ending_wait(tutti_nccl_ending *ending, int64_t end_ns);
+void tutti_nccl_ending_wait(const tutti_nccl_ending *ending, int64_t end_ns);
+/* For each of the two holders. */
+void tutti_nccl_ending_release(tutti_nccl_ending *ending);
 /* Ends an unused handle. */
 void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle);
 
@@ -103,7 +109,8 @@ void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const ch
 void tutti_nccl_send(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer);
 void tutti_nccl_recv(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer);
 /* Ends the group, releases the lock, and waits until the calls are in the stream: work enqueued later comes after
- * them. */
+ * them. After an error no call gets into the stream any more: when the stream has passed what is in it, the caller may
+ * free the memory. */
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch);
 
 /* What a wait is for, for its errors. */
