@@ -48,8 +48,7 @@ static void *end_thread(void *context) {
     return NULL;
 }
 
-tutti_nccl_ending *tutti_nccl_ending_make(const tutti_nccl *nccl, const tutti_device *device, int index,
-                                          tutti_nccl_comm handle) {
+static tutti_nccl_ending *make(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {
     tutti_nccl_ending *ending = NULL;
     if (tutti_calloc(1, sizeof *ending, &ending) != TUTTI_OK) return NULL;
     *ending = (tutti_nccl_ending){.nccl = nccl, .device = device, .index = index, .handle = handle, .holders = 2};
@@ -62,7 +61,7 @@ void tutti_nccl_ending_run(tutti_nccl_ending *ending) {
 
 tutti_nccl_ending *tutti_nccl_ending_take(tutti_nccl_state *state) {
     const tutti_stream_comm *gpu = state->comm->cuda.streams;
-    tutti_nccl_ending *ending = tutti_nccl_ending_make(state->nccl, gpu->device, gpu->index, state->handle);
+    tutti_nccl_ending *ending = make(state->nccl, gpu->device, gpu->index, state->handle);
     if (ending != NULL) state->handle = NULL; /* its registrations end with it */
     return ending;
 }
@@ -79,7 +78,7 @@ void tutti_nccl_ending_wait(const tutti_nccl_ending *ending, int64_t end_ns) {
 }
 
 void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {
-    tutti_nccl_ending *ending = tutti_nccl_ending_make(nccl, device, index, handle);
+    tutti_nccl_ending *ending = make(nccl, device, index, handle);
     tutti_nccl_ending_run(ending);
     tutti_nccl_ending_wait(ending, tutti_now_ns() + TUTTI_NCCL_LINGER_NS);
     tutti_nccl_ending_release(ending);

@@ -64,12 +64,9 @@ typedef struct tutti_nccl_state {
 
 /* ----------------------------------------------------------------------------------------- nccl_ending.c */
 
-/* NULL: out of memory; the communicator is then left as it is. */
-tutti_nccl_ending *tutti_nccl_ending_make(const tutti_nccl *nccl, const tutti_device *device, int index,
-                                          tutti_nccl_comm handle);
 /* Runs the ending on a new thread; without a thread, on this one. */
 void tutti_nccl_ending_run(tutti_nccl_ending *ending);
-/* Takes the handle from the state. With the lock held. */
+/* Takes the handle from the state. With the lock held. NULL: out of memory; the handle is then left as it is. */
 tutti_nccl_ending *tutti_nccl_ending_take(tutti_nccl_state *state);
 /* Begins the abort as state->ending, unless there is no handle any more. With the lock held. */
 void tutti_nccl_ending_abort(tutti_nccl_state *state);
