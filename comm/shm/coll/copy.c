@@ -35,18 +35,18 @@ typedef struct move {
 } move;
 
 /* A reader follows its source through the slots: the pieces of a broadcast are a fraction of it, so that source and
- * reader copy at the same time. On shared cores a second piece may cost a turn of every rank. */
-#define PARTS                    4
-#define LEAST_PART_BYTES         ((size_t)2 << 10)
-#define LEAST_CROWDED_PART_BYTES ((size_t)4 << 10)
+ * reader copy at the same time. On shared cores a second piece costs a turn of every rank, since it is staged when all
+ * ranks have finished the call before: up to here one piece is up to 2.3 times as fast as four. */
+#define PARTS               4
+#define LEAST_PART_BYTES    ((size_t)2 << 10)
+#define CROWDED_WHOLE_BYTES ((size_t)512 << 10)
 
 /* Equal on all ranks: does not depend on the counts per rank. */
 static size_t piece_bytes(const move *m) {
     size_t share = m->split ? (size_t)m->comm->nranks : 1, bytes = m->op->count * tutti_type_bytes(m->op->type);
     if (m->tables) return tutti_staging_piece(m->comm, SIZE_MAX / 2, share);
-    if (m->op->kind == TUTTI_KIND_BROADCAST)
-        bytes = tutti_min_size(
-            bytes, tutti_max_size(bytes / PARTS, m->comm->spins ? LEAST_PART_BYTES : LEAST_CROWDED_PART_BYTES));
+    if (m->op->kind == TUTTI_KIND_BROADCAST && (m->comm->spins || bytes > CROWDED_WHOLE_BYTES))
+        bytes = tutti_min_size(bytes, tutti_max_size(bytes / PARTS, LEAST_PART_BYTES));
     return tutti_staging_piece(m->comm, bytes, share);
 }
 
