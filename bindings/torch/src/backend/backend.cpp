@@ -16,7 +16,7 @@
 #include "../base/interrupt.h"
 #include "../base/memory.h"
 #include "../base/python_lock.h"
-#include "../work/stream_work.h"
+#include "../operation/stream_work.h"
 #include "aside.h"
 
 namespace torch_tutti {

@@ -24,8 +24,8 @@
 
 #include "../base/hooks.h"
 #include "../base/versions.h"
-#include "../work/lanes.h"
-#include "../work/work.h"
+#include "../operation/lanes.h"
+#include "../operation/work.h"
 #include "extensions.h"
 #include "flight.h"
 #include "gloo_shape.h"

@@ -9,8 +9,8 @@
 
 #include "../backend/batch.h"
 #include "../base/python_lock.h"
-#include "../work/operands.h"
-#include "../work/work.h"
+#include "../operation/operands.h"
+#include "../operation/work.h"
 
 namespace torch_tutti {
 
