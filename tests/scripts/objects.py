@@ -1,13 +1,25 @@
-"""The objects of a build folder, and their symbols."""
+"""The objects of a build folder, their symbols, and the symbols that may be defined above those that use them."""
 import os
 import re
 import subprocess
 
+# Tables that a lower folder calls and a higher one defines: the only symbols that may run upwards.
+SEAMS = {
+    "tutti_hooks": "comm/api/hooks.c",  # called by waits
+    "tutti_engine_nccl": "comm/gpu/nccl/nccl.c",
+    "tutti_engine_same_device": "comm/gpu/same_gpu/same_gpu.c",
+    "tutti_engine_staged": "comm/gpu/staged/staged.c",
+}
+
 
 def objects_of(root, build):
     """(target, source file, object file) of each object. Objects that an earlier state of the sources has left in the build
-    folder are passed over: those whose source is gone, and those whose target the build no longer has."""
-    with open(os.path.join(build, "build.ninja"), encoding="utf-8") as file:
+    folder are passed over: those whose source is gone, and those whose target the build no longer has. Only Ninja's builds
+    are read; in others there are no objects, so that the checks are skipped."""
+    rules = os.path.join(build, "build.ninja")
+    if not os.path.exists(rules):
+        return
+    with open(rules, encoding="utf-8") as file:
         current = set(re.findall(r"^build (\S+\.o):", file.read(), re.MULTILINE))
     for name in sorted(current):
         match = re.match(r"(?:(.*)/)?CMakeFiles/([^/]+)\.dir/(.*)\.o$", name)
