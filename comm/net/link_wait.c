@@ -1,8 +1,9 @@
 /*
- * Waiting for links: until one is open, or until transfers are complete. A wait first spins, with no clock reads and no system calls but those of the pipes. Later it
- * yields, then sleeps on the pipes' descriptors, for 4 ms at most. Before each sleep, and every millisecond of a
- * long transfer, it checks the deadline, requests to interrupt the call, whether another thread or another rank of
- * this host has broken the communicator, and whether ranks have reported on their links that they have given up.
+ * Waiting for links: until one is open, or until transfers are complete. A wait first spins, with no clock reads and no
+ * system calls but those of the pipes. Later it yields, then sleeps on the pipes' descriptors, for 4 ms at most. Before
+ * each sleep, and every millisecond of a long transfer, it checks the deadline, requests to interrupt the call, whether
+ * another thread or another rank of this host has broken the communicator, and whether ranks have reported on their
+ * links that they have given up.
  */
 #include <assert.h>
 #include <errno.h>
