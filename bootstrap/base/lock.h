@@ -1,11 +1,11 @@
 /*
- * The locks of bootstrap/, comm/ and kernels/device.c: one table (lock.c) of all that a process has, in the one order in
- * which a thread may take them, with what each protects and what becomes of it in a fork.
+ * The locks of bootstrap/, comm/ and kernels/device.c: one table (lock.c) of all that a process has, in the one order
+ * in which a thread may take them, with what each protects and what becomes of it in a fork.
  *
  * A lock of the process is its row and is taken with tutti_lock. A lock in a struct, of which there are many, has a row
  * for its place in the order and is taken with tutti_lock_in. A thread takes a lock only while those that it holds are
- * of earlier rows. Builds with TUTTI_CHECK_LOCKS (debug and sanitizers) abort a thread that does otherwise; other builds
- * do no more than lock the mutex.
+ * of earlier rows. Builds with TUTTI_CHECK_LOCKS (debug and sanitizers) abort a thread that does otherwise; other
+ * builds do no more than lock the mutex.
  *
  * A new lock is a value below, where its place is, and a row of the table.
  */

@@ -1,6 +1,6 @@
 /*
- * The library's own threads: one table of all that it may start (thread.c), and the number of each kind that lives. They
- * block all signals; signals are delivered to the program's threads.
+ * The library's own threads: one table of all that it may start (thread.c), and the number of each kind that lives.
+ * They block all signals; signals are delivered to the program's threads.
  *
  * A new kind of thread is a value below and a row of the table.
  */
@@ -34,8 +34,8 @@ typedef struct tutti_thread_row {
 
 extern const tutti_thread_row tutti_threads[TUTTI_THREAD_KINDS];
 
-/* Starts body(argument). The caller must join *thread_out; if thread_out is NULL, the thread is detached. Returns 0 or an
- * errno value. */
+/* Starts body(argument). The caller must join *thread_out; if thread_out is NULL, the thread is detached. Returns 0 or
+ * an errno value. */
 int tutti_thread_start(tutti_thread_kind kind, void *(*body)(void *), void *argument, pthread_t *thread_out);
 
 /* The threads of the kind that this process has now. A forked child has none of its parent's. */

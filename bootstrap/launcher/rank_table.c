@@ -130,8 +130,8 @@ static tutti_status check_entry(const tutti_rank_table *table, const tutti_rank_
     return TUTTI_OK;
 }
 
-/* Checks that no two devices have the same place or address. The entries are sorted by place. The old layout always has a
- * device_ip; later ones may do without, since their server_id or host_ip says where the ranks meet. */
+/* Checks that no two devices have the same place or address. The entries are sorted by place. The old layout always has
+ * a device_ip; later ones may do without, since their server_id or host_ip says where the ranks meet. */
 static tutti_status check_places(const tutti_rank_table *table) {
     const tutti_rank_entry *entries = table->entries;
     bool several = strcmp(entries[0].server, entries[table->count - 1].server) != 0;

@@ -13,10 +13,10 @@
 #include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
-#include "comm/queue/queue.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"
+#include "comm/queue/queue.h"
 
 typedef struct group {
     tutti_comm *comm; /* NULL: no group is open on this thread */
@@ -152,8 +152,8 @@ tutti_status tutti_group_cancel(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* A part could not be started, and peers wait for it; those before it are under way, in the caller's buffers. The communicator breaks,
- * which ends them. */
+/* A part could not be started, and peers wait for it; those before it are under way, in the caller's buffers. The
+ * communicator breaks, which ends them. */
 static tutti_status end_started(tutti_comm *comm, tutti_work *whole, tutti_status status) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());

@@ -7,9 +7,9 @@
  * considered lost. A connection that ends without a goodbye means that its process has ended.
  *
  * If a first process leaves the communicator while other processes of its host are still in it, these rely on it to
- * learn of deaths on other hosts, and other hosts rely on it to learn of theirs. So it continues its heartbeats on their
- * behalf until the last of them has left or died. If it ends before that, each process detects deaths only through its
- * own connections.
+ * learn of deaths on other hosts, and other hosts rely on it to learn of theirs. So it continues its heartbeats on
+ * their behalf until the last of them has left or died. If it ends before that, each process detects deaths only
+ * through its own connections.
  *
  * A first process publishes the deaths it learns of in its channel directory (directory.h), where the other processes
  * of its host read them.

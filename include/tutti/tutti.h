@@ -499,7 +499,8 @@ TUTTI_API tutti_status tutti_recv(tutti_comm *comm, void *dst, size_t count, tut
  * `comm`, or with options of a wrong size, which leaves the group open. Calls inside return TUTTI_ERR_ARGUMENT,
  * TUTTI_ERR_MEMORY or the status of a broken communicator; on an error cancel the group. After any other error of end
  * the group is closed: the error, of the call or of its work, is the first one of the operations inside. If one of
- * them cannot be started while others are under way, the communicator breaks, which ends those, and no work is stored. */
+ * them cannot be started while others are under way, the communicator breaks, which ends those, and no work is
+ * stored. */
 TUTTI_API tutti_status tutti_group_begin(tutti_comm *comm);
 TUTTI_API tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options);
 /* Discards what was recorded since tutti_group_begin, in place of tutti_group_end. TUTTI_ERR_ARGUMENT: as end. */

@@ -168,8 +168,8 @@ LAUNCHERS_TEST(a_rank_tables_names_of_nics_choose_the_interface) {
     HAS("10.77.0.1 on eth0");
 }
 
-/* A container on each host, as Docker makes them: at 172.17.0.2 on both, with the store's port and `ports` mapped by the
- * host, which passes the others' packets on to it. Commands go there by nsenter --net=$C<host>. */
+/* A container on each host, as Docker makes them: at 172.17.0.2 on both, with the store's port and `ports` mapped by
+ * the host, which passes the others' packets on to it. Commands go there by nsenter --net=$C<host>. */
 static void make_containers(const char *ports) {
     for (int host = 0; host < 2; host++) {
         cr_assert_eq(

@@ -1,6 +1,7 @@
 /*
  * What is specific to NCCL: calls in captured streams, communicators that are split, calls that differ, memory that
- * is registered. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), which count their calls.
+ * is registered. GPUs and NCCL are stand-ins (support/standins/standin_cuda.c, standin_nccl.c), which count their
+ * calls.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>

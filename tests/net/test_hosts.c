@@ -1,5 +1,6 @@
 /*
- * The tests' own hosts: network namespaces that reach each other, with the limits that were asked for, and leave nothing.
+ * The tests' own hosts: network namespaces that reach each other, with the limits that were asked for, and leave
+ * nothing.
  */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 /*
- * Cases of test_rdma_pair in which a pipe ends or something fails: closing, killed processes, queue pairs and links that
- * break, memory that cannot be registered, adapters that do not reach each other.
+ * Cases of test_rdma_pair in which a pipe ends or something fails: closing, killed processes, queue pairs and links
+ * that break, memory that cannot be registered, adapters that do not reach each other.
  */
 #include <signal.h>
 #include <stdio.h>

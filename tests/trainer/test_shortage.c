@@ -1,6 +1,6 @@
 /*
- * Memory that one rank alone lacks while all ranks make something together: whichever allocation fails, all ranks get an
- * error at once, the communicator is whole, and the next try succeeds.
+ * Memory that one rank alone lacks while all ranks make something together: whichever allocation fails, all ranks get
+ * an error at once, the communicator is whole, and the next try succeeds.
  *
  * This program has a calloc of its own, which fails once when it is armed: first on the first call, then on the second,
  * until none is left.
@@ -115,8 +115,8 @@ Test(shortage, an_engine_of_ddp_is_made_and_laid_out_on_all_ranks_or_none, .time
     run(make_ddp);
 }
 
-/* On a communicator of its own, which breaks where the rank fails late. It is destroyed when all ranks have returned, so
- * that none of them learns of the failure by that. */
+/* On a communicator of its own, which breaks where the rank fails late. It is destroyed when all ranks have returned,
+ * so that none of them learns of the failure by that. */
 static tutti_status open_trainer(ranks_context *context) {
     int calls = calls_left;
     tutti_comm *comm;

@@ -6,9 +6,10 @@
  *   streams   rank r:      [copy into its slot] -> ready[r] = step -> wait done >= step -> [copy out of its slot]
  *             launcher:    wait all ready >= step -> one kernel that reduces or copies for all -> done = step
  *
- * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda, and of cudaMalloc where each rank is a
- * process) are read and written in place; other buffers are copied by their owner through its slots, in pieces that fit. Counters are in host memory
- * that every process pins; they only grow: step = number of the call * 2^20 + pieces done.
+ * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda, and of cudaMalloc where each
+ * rank is a process) are read and written in place; other buffers are copied by their owner through its slots, in
+ * pieces that fit. Counters are in host memory that every process pins; they only grow: step = number of the call *
+ * 2^20 + pieces done.
  *
  * A call that is captured into a CUDA graph also meets the others on the board, once, which fixes the launcher for
  * every replay. Graphs have their own counters, which are 0 again after each replay (same_gpu_steps.c), and their
@@ -130,8 +131,8 @@ typedef struct tutti_same_gpu {
     bool maps;                               /* ranks of other processes map memory of this process */
     struct tutti_same_gpu_release *release;  /* set by an abort if graphs may still be launched; else NULL */
     tutti_stream_chain chain;                /* slots and counters serve one call at a time */
-    atomic_bool released; /* set by abort */
-    const void **srcs;    /* scratch: n * n pointers and sizes for a launch */
+    atomic_bool released;                    /* set by abort */
+    const void **srcs;                       /* scratch: n * n pointers and sizes for a launch */
     void **dsts;
     size_t *bytes;
     double *factors;
@@ -165,14 +166,15 @@ tutti_status tutti_same_gpu_open_boards(tutti_comm *comm, tutti_same_gpu *s);
 /* Pins the counters and sets their GPU address. */
 tutti_status tutti_same_gpu_open_counters(tutti_comm *comm, tutti_same_gpu *s);
 void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s);
-/* same_gpu_regions.c: maps the first allocation that the next rank in another process has shared; all ranks have shared one
- * before. */
+/* same_gpu_regions.c: maps the first allocation that the next rank in another process has shared; all ranks have shared
+ * one before. */
 tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
 void tutti_same_gpu_close_imports(tutti_same_gpu *s);
 /* Adds an allocation to this rank's directory, so that peers can map it; does nothing if all ranks share a
  * process. */
 tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes);
-/* Describes memory of this rank so that peers can find it; export_index -1: they cannot. `begin` comes first in each call. */
+/* Describes memory of this rank so that peers can find it; export_index -1: they cannot. `begin` comes first in each
+ * call. */
 void tutti_same_gpu_describe_begin(tutti_same_gpu *s);
 tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *memory, size_t bytes);
 /* Finds the address of a region of `rank` in this process. TUTTI_ERR_DATA: the region is invalid. */

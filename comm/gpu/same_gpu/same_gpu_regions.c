@@ -1,13 +1,15 @@
 /*
- * The memory of ranks on one GPU that others map: what a rank has exported, and what it has mapped of its peers. See same_gpu.h.
+ * The memory of ranks on one GPU that others map: what a rank has exported, and what it has mapped of its peers. See
+ * same_gpu.h.
  *
  *   Tutti's blocks     (tutti_mem_alloc_cuda, slots) stay allocated until the process ends, and so do their mappings
- *   CUDA's allocations (cudaMalloc, PyTorch's segments) may be freed at any time. CUDA keeps the memory until the last mapping is
- *                      closed, so a rank that finds one of its own freed says so on its board, and peers close their mappings of
- *                      it. An allocation is known by its number, since a later one may have its address.
+ *   CUDA's allocations (cudaMalloc, PyTorch's segments) may be freed at any time. CUDA keeps the memory until the last
+ *                      mapping is closed, so a rank that finds one of its own freed says so on its board, and peers
+ *                      close their mappings of it. An allocation is known by its number, since a later one may have its
+ *                      address.
  *
- * Invariant: an entry of a directory changes only after its allocation was freed. That waits for all streams of its owner, so no
- * call that uses the entry is under way on any rank.
+ * Invariant: an entry of a directory changes only after its allocation was freed. That waits for all streams of its
+ * owner, so no call that uses the entry is under way on any rank.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +64,8 @@ static bool has_room(const tutti_same_gpu *s) {
            TUTTI_SAME_GPU_EXPORTS - TUTTI_SAME_GPU_SLOTS;
 }
 
-/* Blocks of tutti_mem_alloc_cuda are shared at their first use. They keep their address until the process ends: a freed block is
- * reused, but not returned to CUDA once it was shared. */
+/* Blocks of tutti_mem_alloc_cuda are shared at their first use. They keep their address until the process ends: a freed
+ * block is reused, but not returned to CUDA once it was shared. */
 static int share_block(tutti_same_gpu *s, const void *memory, size_t bytes) {
     void *block;
     size_t block_bytes;
@@ -92,7 +94,8 @@ static int free_entry(tutti_same_gpu *s) {
     return free_index < 0 && has_room(s) ? count : free_index;
 }
 
-/* Memory that CUDA does not export (of a pool, or mapped by the driver's calls for virtual memory) is asked for once. */
+/* Memory that CUDA does not export (of a pool, or mapped by the driver's calls for virtual memory) is asked for
+ * once. */
 static bool was_refused(const tutti_same_gpu *s, uint64_t serial) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(s->refused); i++)
         if (s->refused[i] == serial) return true;
@@ -200,8 +203,9 @@ tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int 
     return TUTTI_OK;
 }
 
-/* Mappings of Tutti's blocks are kept for the next communicator. Those of CUDA's allocations are closed, since this process would not learn when
- * they are freed; but not after an abort, when closing may wait for streams that wait for a peer. */
+/* Mappings of Tutti's blocks are kept for the next communicator. Those of CUDA's allocations are closed, since this
+ * process would not learn when they are freed; but not after an abort, when closing may wait for streams that wait for
+ * a peer. */
 void tutti_same_gpu_close_imports(tutti_same_gpu *s) {
     int before = 0;
     bool closes = s->imports != NULL && s->maps && !atomic_load(&s->released) &&

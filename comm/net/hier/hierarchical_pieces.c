@@ -1,5 +1,6 @@
 /*
- * The parts of calls over several hosts, and long calls in pieces, so that shared memory and the network work at the same time:
+ * The parts of calls over several hosts, and long calls in pieces, so that shared memory and the network work at the
+ * same time:
  *
  *   this host, before:   0    1    2    3
  *   the network:              0    1    2    3

@@ -1,8 +1,8 @@
 /*
  * Models of a GPU's instructions that convert small floats, after NVIDIA's description (PTX ISA, cvt), for kernels
- * that are compiled for the host: kernels/cuda/reduce/small_floats.h then uses the code for a GPU of compute capability 8.9
- * and newer. The numbers are computed from doubles here, not from bits, so that they have nothing in common with the
- * arithmetic that they replace.
+ * that are compiled for the host: kernels/cuda/reduce/small_floats.h then uses the code for a GPU of compute capability
+ * 8.9 and newer. The numbers are computed from doubles here, not from bits, so that they have nothing in common with
+ * the arithmetic that they replace.
  */
 #ifndef TUTTI_TESTS_SMALL_FLOAT_MODELS_H
 #define TUTTI_TESTS_SMALL_FLOAT_MODELS_H

@@ -1,6 +1,6 @@
 /*
- * libstandin_training.so: the stand-in for CUDA with kernels for training: those of kernels/cuda, run on the host in stream
- * order. A recorded step is a graph of the stand-in's (standin_cuda_graph.c).
+ * libstandin_training.so: the stand-in for CUDA with kernels for training: those of kernels/cuda, run on the host in
+ * stream order. A recorded step is a graph of the stand-in's (standin_cuda_graph.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
