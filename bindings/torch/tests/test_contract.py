@@ -272,7 +272,7 @@ class Methods(unittest.TestCase):
 
     def test_methods_in_the_table_are_declared(self):
         """Our backend declares each method that has a row, unless the row has a reason why not."""
-        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src", "backend.h"), encoding="utf-8") as file:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src", "backend", "backend.h"), encoding="utf-8") as file:
             ours, table = file.read(), supported_table()
         refused = {row[0] for row in table.contract(0, 2) if row[3]}
         missing = [name for name, row in table.METHODS.items()

@@ -5,7 +5,9 @@
  * else is computed by the CPU's kernels on copies.
  *
  * The allocator is as unkind as PyTorch's may be: freed memory is reused at once in the stream that it came from
- * (its bytes are overwritten there), unless the allocator knows of other streams that use it (recordStream).
+ * (its bytes are overwritten there), unless the allocator knows of other streams that use it (recordStream). Memory
+ * that was allocated while its stream was captured belongs to the graph, as PyTorch's private pools do: only the graph
+ * may use it again.
  *
  * Nothing is initialised before a tensor is made, so that a process can load this and fork. It is one file, which
  * gpu.py compiles with one command.
@@ -201,6 +203,7 @@ struct Block {
     size_t bytes;
     Stream stream;
     std::vector<Stream> users;
+    bool of_graph; /* allocated while its stream was captured */
 };
 
 std::atomic<int64_t> recorded{0};
@@ -213,6 +216,11 @@ void free_block(void *context) {
     std::unique_ptr<Block> block(static_cast<Block *>(context));
     Guard guard;
     if (block->memory == nullptr) return;
+    if (block->of_graph) { /* only the graph may overwrite it; what runs outside of the graph may run beside a replay */
+        bool captured = false;
+        check(table().stream_captures(handle(block->stream), &captured));
+        if (!captured || !block->users.empty()) return;
+    }
     if (!block->users.empty()) {
         std::lock_guard<std::mutex> lock(captures_lock);
         if (captures > 0) return deferred.push_back(block.release()); /* like PyTorch's allocator: no events now */
@@ -240,7 +248,8 @@ void Guard::recordDataPtrOnStream(const c10::DataPtr &data, const Stream &stream
 struct Allocator final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
         Device device = Guard().getDevice();
-        auto block = std::make_unique<Block>(Block{nullptr, bytes, current(device), {}});
+        auto block = std::make_unique<Block>(Block{nullptr, bytes, current(device), {}, false});
+        check(table().stream_captures(handle(block->stream), &block->of_graph));
         if (bytes > 0) check(table().alloc(bytes, &block->memory));
         void *memory = block->memory;
         return {memory, block.release(), free_block, device};
