@@ -10,6 +10,7 @@
 #include "bootstrap/base/deadline.h"
 #include "kernels/box.h"
 #include "tensor/gpu.h"
+#include "tensor/placement.h"
 
 static const size_t point_bytes[TUTTI_COST_POINTS] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
@@ -84,11 +85,11 @@ static tutti_options options_of(const trial *t) {
 
 static tutti_status pass_on(const trial *t) {
     const tutti_options options = options_of(t);
-    enum { TAG = 0 };
+    const int64_t tag = t->device != NULL ? TUTTI_TAG_CUDA : TUTTI_TAG_HOST;
     int next = (t->me + 1) % t->nranks, before = (t->me + t->nranks - 1) % t->nranks;
     TUTTI_TRY(tutti_group_begin(t->comm));
-    tutti_status status = tutti_recv(t->comm, t->to, t->bytes, TUTTI_UINT8, before, TAG, &options);
-    if (status == TUTTI_OK) status = tutti_send(t->comm, t->from, t->bytes, TUTTI_UINT8, next, TAG, &options);
+    tutti_status status = tutti_recv(t->comm, t->to, t->bytes, TUTTI_UINT8, before, tag, &options);
+    if (status == TUTTI_OK) status = tutti_send(t->comm, t->from, t->bytes, TUTTI_UINT8, next, tag, &options);
     if (status == TUTTI_OK) return tutti_group_end(t->comm, &options);
     (void)tutti_group_cancel(t->comm);
     return status;

@@ -18,6 +18,10 @@
  * Shared by all placements of that communicator, and destroyed with the last of them. */
 typedef struct tutti_rank_groups tutti_rank_groups;
 
+/* Tags of all messages there. Those of CUDA memory have their own, because messages from host memory may overtake
+ * earlier ones from CUDA memory, and would then match their receives. */
+enum { TUTTI_TAG_HOST, TUTTI_TAG_CUDA };
+
 struct tutti_placement {
     int references; /* atomic */
     tutti_comm *comm;

@@ -5,6 +5,7 @@
 
 #include "bootstrap/base/common.h"
 #include "tensor/gpu.h"
+#include "tensor/placement.h"
 #include "tensor/plan/plan.h"
 
 typedef tutti_run run;
@@ -111,18 +112,18 @@ static tutti_status exchange(const run *r, const tutti_plan_step *step) {
 }
 
 static tutti_status post_wave(const run *r, const tutti_plan_step *step, int wave) {
-    enum { TAG = 0 };
+    const int64_t tag = r->device != NULL ? TUTTI_TAG_CUDA : TUTTI_TAG_HOST;
     const tutti_options plain =
         TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream, .timeout_ms = r->options->timeout_ms);
     const void *packed = NULL;
     for (int i = 0; i < step->nrecvs; i++)
         if (step->recvs[i].wave == wave)
             TUTTI_TRY(tutti_recv(step->comm, landing(r, step, &step->recvs[i]), step->recvs[i].bytes, TUTTI_UINT8,
-                                 step->recvs[i].peer, TAG, &plain));
+                                 step->recvs[i].peer, tag, &plain));
     for (int i = 0; i < step->nsends; i++) {
         if (step->sends[i].wave != wave) continue;
         TUTTI_TRY(pack(r, step, &step->sends[i], &packed));
-        TUTTI_TRY(tutti_send(step->comm, packed, step->sends[i].bytes, TUTTI_UINT8, step->sends[i].peer, TAG, &plain));
+        TUTTI_TRY(tutti_send(step->comm, packed, step->sends[i].bytes, TUTTI_UINT8, step->sends[i].peer, tag, &plain));
     }
     return TUTTI_OK;
 }

@@ -196,6 +196,40 @@ ON_GPUS(runs_in_two_streams_keep_apart, 2, "", run_in_two)
 ON_GPUS(runs_in_two_streams_keep_apart, 3, "", run_in_two)
 ON_GPUS(messages_in_two_streams_keep_apart, 1, "messages,pieces", run_in_two)
 
+/* Messages from host memory may overtake earlier ones from CUDA memory. Here the run through host memory follows a
+ * run in the stream at once, with messages of other sizes between the same ranks. */
+static tutti_status go_through_the_host(ranks_context *context) {
+    enum { ROUNDS = 60 };
+    scene s;
+    tutti_placement *host;
+    tutti_tensor *whole;
+    tutti_local local;
+    int n = context->nranks;
+    TUTTI_TRY(open_scene(context, &s, &rows, &columns));
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, &n, 1, &host));
+    const tutti_layout layout =
+        TUTTI_LAYOUT(.placement = host, .sbp = &copies, .type = TUTTI_INT32, .ndims = 2, .shape = shape);
+    TUTTI_TRY(tutti_tensor_create(&layout, &whole));
+    TUTTI_TRY(tutti_tensor_local(whole, &local));
+    const int32_t *got = local.data;
+    for (int round = 1; round < ROUNDS; round++) {
+        TUTTI_TRY(prepare(&s, 0, round));
+        TUTTI_TRY(enqueue_source(&s, 0, s.rank.streams[0]));
+        TUTTI_TRY(redistribute(&s, 0, s.rank.streams[0]));
+        TUTTI_TRY(tutti_tensor_redistribute(s.src[0], whole, &TUTTI_OPTIONS(.stream = s.rank.streams[0])));
+        for (int i = 0; i < ELEMENTS; i++)
+            RANKS_CHECK(got[i] == value_of(round, i), "round %d: element %d in host memory is %d, not %d", round, i,
+                        (int)got[i], (int)value_of(round, i));
+        TUTTI_TRY(expect(&s, 0, round, s.rank.streams[0]));
+    }
+    tutti_tensor_destroy(whole);
+    tutti_placement_destroy(host);
+    return close_scene(&s);
+}
+
+ON_GPUS(runs_through_host_memory_do_not_overtake, 1, "messages,pieces", go_through_the_host)
+ON_GPUS(runs_through_host_memory_do_not_overtake, 2, "messages,pieces", go_through_the_host)
+
 /* Tensors, plan and placement are destroyed after the run is enqueued, before the stream has run it. Ranks that are
  * threads must not wait for the GPU then: processes only. */
 static tutti_status destroy_behind(ranks_context *context) {
