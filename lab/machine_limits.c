@@ -1,7 +1,7 @@
 /*
  * machine_limits: the limits of this machine, as a reference for the other programs. In one run: bandwidth of
  * copying, through the caches and past them, and of adding per level of cache, by one core and by all at once; the
- * transfer time of a cache line between two cores, a task switch, a wake-up.
+ * transfer time of a cache line between two cores, a task switch, a wake-up; a barrier of more processes than cores.
  *
  * All cores at once: a thread on each, with its own memory; their total work in the time of the slowest. Measurements
  * with two sides run a second thread on another core (or, for the switch, on the same one). The figure is the best of
@@ -15,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +28,8 @@
 #define LINE       64
 #define PAGE       ((size_t)4096)
 #define MOST_CORES 256
+
+enum { MOST_PROCESSES = 256 };
 
 static double now_s(void) {
     struct timespec now;
@@ -328,6 +332,69 @@ static void print_times(void) {
     print_time("reading the clock", (now_s() - start) * 1e3);
 }
 
+/* ---------------------------------------------------------------------------------- more processes than cores */
+
+/* All processes count up; each waits until all have done so. Every core must run each of its processes once for each
+ * barrier, so that a collective that needs all ranks takes at least this long. */
+typedef struct gate {
+    _Alignas(LINE) uint64_t arrived;
+} gate;
+
+static void pass_gate(gate *g, uint64_t all) {
+    __atomic_fetch_add(&g->arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&g->arrived, __ATOMIC_ACQUIRE) < all) sched_yield();
+}
+
+/* Nanoseconds of one barrier. */
+static double pass_gates(gate *g, int process, uint64_t count, int turns) {
+    pin(cores[process % core_count]);
+    pass_gate(g, count);
+    double start = now_s();
+    for (int i = 2; i <= turns + 1; i++) pass_gate(g, (uint64_t)i * count);
+    return (now_s() - start) * 1e9 / turns;
+}
+
+/* Starts the processes 1 to count - 1; returns how many there are now. */
+static int start_processes(gate *g, int count, int turns) {
+    for (int process = 1; process < count; process++) {
+        pid_t child = fork();
+        if (child < 0) return process;
+        if (child > 0) continue;
+        pass_gates(g, process, (uint64_t)count, turns);
+        _exit(EXIT_SUCCESS);
+    }
+    return count;
+}
+
+/* -1 when the processes could not be started. */
+static double barrier_ns(int count, int turns) {
+    double best = 1e30;
+    cpu_set_t before;
+    gate *g = mmap(NULL, sizeof *g, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (g == MAP_FAILED) return -1;
+    sched_getaffinity(0, sizeof before, &before);
+    for (int round = 0; round < ROUNDS && best > 0; round++) {
+        g->arrived = 0;
+        int started = start_processes(g, count, turns);
+        if (started < count) __atomic_store_n(&g->arrived, UINT64_MAX / 2, __ATOMIC_RELEASE); /* releases them */
+        double each = started < count ? -1 : pass_gates(g, 0, (uint64_t)count, turns);
+        if (each < best) best = each;
+        while (wait(NULL) > 0) {}
+    }
+    sched_setaffinity(0, sizeof before, &before);
+    munmap(g, sizeof *g);
+    return best;
+}
+
+static void print_barriers(void) {
+    printf("#\n# barrier: one counter, and sched_yield\n");
+    for (int each = 4; each <= 32 && each * core_count <= MOST_PROCESSES; each *= each < 8 ? 2 : 4) {
+        char name[64];
+        snprintf(name, sizeof name, "%d processes, %d cores", each * core_count, core_count);
+        print_time(name, barrier_ns(each * core_count, 8000 / each));
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argv;
     if (argc > 1) {
@@ -337,5 +404,6 @@ int main(int argc, char **argv) {
     find_cores();
     print_all_bandwidths();
     print_times();
+    print_barriers();
     return EXIT_SUCCESS;
 }
