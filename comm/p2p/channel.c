@@ -11,7 +11,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/p2p/remote_channel.h"
@@ -39,17 +37,6 @@ static int large_rings;
 
 /* Limit of large rings of a process: with many ranks on a host, each process has many peers. */
 #define MOST_LARGE_RINGS 8
-
-void tutti_channel_break(tutti_channels *channel, const char *format, ...) {
-    if (channel->broken) return;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(channel->error, sizeof channel->error, format, arguments);
-    va_end(arguments);
-    channel->broken = true;
-    tutti_log(TUTTI_LOG_ERROR, "messages from process %d are no longer read: %s", (int)channel->peer->pid,
-              channel->error);
-}
 
 /* ------------------------------------------------------------------------------------------ directory */
 

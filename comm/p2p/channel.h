@@ -115,7 +115,7 @@ typedef struct tutti_channels {
     struct tutti_remote_channel *remote; /* to a process of another host: its pipes; remote_channel.h */
     int64_t dead_since_ns;               /* remote: when the peer was found to have ended; 0: it has not ended */
     bool busy;                           /* remote: counted as pending, because it has data to send */
-    bool probed, readable;               /* peer_read.c */
+    bool probed, readable;               /* transfer.c */
     bool broken, gone;                   /* reason in `error`; the peer has ended and all data it sent has been read */
     char error[256];
 

@@ -1,16 +1,18 @@
 /*
- * Records in the rings of a channel: writing, reading, and the bound of what is kept for the peer. See channel.h.
+ * Records in the rings of a channel: writing, reading, the bound of what is kept for the peer, and answers that wait
+ * for room. See channel.h.
  *
  * A writer first clears the lines that follow what it writes, then writes the payload, and last publishes the
  * record in its first word. A reader polls that word, and no other, for a new record. Payloads above some size go
  * past the caches (kernels/copy.h).
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/deadline.h"
-#include "comm/p2p/channel.h"
-#include "comm/p2p/remote_channel.h"
 #include "comm/base/cacheline.h"
+#include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
 #include "kernels/copy.h"
 
 #define BACKLOG_BYTES (UINT64_C(1) << 20)
@@ -300,4 +302,44 @@ void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes) {
     channel->matched += tutti_channel_cost(bytes);
     atomic_store_explicit(&channel->own->matched, channel->matched, memory_order_relaxed); /* a hint: any order */
     if (channel->remote == NULL) tutti_channel_ring(channel);
+}
+
+/* --------------------------------------------------------------------------------------------- answers */
+
+void tutti_channel_answer(tutti_channels *channel, const tutti_record *record) {
+    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0)) {
+        tutti_channel_write(channel, record, NULL);
+        return;
+    }
+    tutti_note *note = malloc(sizeof *note);
+    if (note == NULL) {
+        tutti_channel_break(channel, "no memory for an answer");
+        return;
+    }
+    note->record = *record;
+    STAILQ_INSERT_TAIL(&channel->notes, note, link);
+    atomic_fetch_add_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+}
+
+void tutti_channel_notify(tutti_channels *channel, const tutti_record *record, const char *text) {
+    tutti_record bare = *record;
+    bare.payload_bytes = 0;
+    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0))
+        tutti_channel_write(channel, record, text);
+    else tutti_channel_answer(channel, &bare);
+}
+
+void tutti_channel_send_notes(tutti_channels *channel) {
+    tutti_note *note;
+    while ((note = STAILQ_FIRST(&channel->notes)) != NULL && tutti_channel_has_room(channel, &note->record, 0)) {
+        tutti_channel_write(channel, &note->record, NULL);
+        STAILQ_REMOVE_HEAD(&channel->notes, link);
+        atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+        free(note);
+    }
+}
+
+void tutti_channel_done(tutti_channels *channel, uint64_t transfer, bool taken) {
+    tutti_channel_answer(channel,
+                         &(tutti_record){.kind = TUTTI_RECORD_DONE, .transfer = transfer, .bytes = taken ? 0 : 1});
 }

@@ -30,7 +30,7 @@ static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
 
 static bool send_is_next(const tutti_port *port, const tutti_channels *channel, int peer) {
     return port != NULL && channel->own != NULL && TAILQ_EMPTY(&channel->waiting) && !channel->broken &&
-           !atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) && !tutti_match_has_left(port, peer);
+           !atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) && !tutti_p2p_has_left(port, peer);
 }
 
 tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag) {

@@ -70,7 +70,7 @@ static bool on_eager(tutti_channels *channel, const tutti_record *record) {
     if (request == NULL) return true;
     tutti_match_accept(request, record->source, record->tag, record->bytes);
     tutti_channel_copy(channel, record, request->buffer, request->wanted);
-    tutti_match_received(request);
+    tutti_request_received(request);
     return true;
 }
 
@@ -78,7 +78,7 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (!find_port(channel, record, &port)) return false;
     if (port == NULL) {
-        tutti_transfer_done(channel, record->transfer, /* taken */ false);
+        tutti_channel_done(channel, record->transfer, /* taken */ false);
         return true;
     }
     tutti_request *request = tutti_match_posted(port, record->source, record->tag);
@@ -96,7 +96,7 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
 }
 
 static bool on_clear(tutti_channels *channel, const tutti_record *record) {
-    tutti_request *request = tutti_match_find(&channel->announced, record->transfer);
+    tutti_request *request = tutti_request_find(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
     if (record->bytes > request->bytes || record->from >= record->bytes) {
         tutti_channel_break(channel, "it asked for more than it was offered");
@@ -105,27 +105,23 @@ static bool on_clear(tutti_channels *channel, const tutti_record *record) {
     request->wanted = record->bytes;
     request->moved = record->from;
     request->answer = record->answer;
-    tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
+    tutti_request_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     return true;
 }
 
 static bool on_fragment(tutti_channels *channel, const tutti_record *record) {
-    tutti_request *request = tutti_match_find(&channel->receiving, record->transfer);
-    if (request == NULL) return true; /* cancelled */
-    if (record->bytes != request->moved || record->payload_bytes > request->wanted - request->moved) {
-        tutti_channel_break(channel, "it sent a part of a message that was not asked for");
-        return false;
-    }
+    tutti_request *request = tutti_request_stream(channel, record->transfer, record->bytes, record->payload_bytes);
+    if (request == NULL) return !channel->broken; /* cancelled, or invalid */
     tutti_channel_copy(channel, record, request->buffer + request->moved, record->payload_bytes);
-    tutti_match_came(request, record->payload_bytes);
+    tutti_request_came(request, record->payload_bytes);
     return true;
 }
 
 static bool on_done(tutti_channels *channel, const tutti_record *record) {
-    tutti_request *request = tutti_match_find(&channel->announced, record->transfer);
+    tutti_request *request = tutti_request_find(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
-    if (record->bytes == 0) tutti_match_end(request, TUTTI_OK, "");
-    else tutti_match_fail_left(request, request->peer);
+    if (record->bytes == 0) tutti_request_end(request, TUTTI_OK, "");
+    else tutti_request_fail_left(request, request->peer);
     return true;
 }
 

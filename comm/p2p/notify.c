@@ -30,7 +30,7 @@ static void tell_rank(const tutti_comm *comm, int rank, tutti_record record, con
     record.source = comm->rank;
     record.destination = rank;
     record.payload_bytes = text != NULL ? (uint32_t)strlen(text) : 0;
-    tutti_transfer_notify(channel, &record, text);
+    tutti_channel_notify(channel, &record, text);
 }
 
 static void tell_all(const tutti_comm *comm, tutti_record record, const char *text) {

@@ -1,8 +1,8 @@
 /*
  * Point to point: sends and receives of this process's ranks. This file holds the entry points; immediate.c is the
- * short path of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, incoming.c handles
- * incoming records, watchdog.c checks requests that wait too long, channel*.c are the rings, remote_channel.c mirrors
- * them between hosts, notify.c notifies other hosts of communicators that broke or were left.
+ * short path of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, request.c ends
+ * requests, incoming.c handles incoming records, watchdog.c checks requests that wait too long, channel*.c are the
+ * rings, remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators that broke or were left.
  *
  *   sender                                 receiver
  *   small:
@@ -54,7 +54,7 @@ static tutti_status begin(tutti_comm *comm, tutti_work *work, tutti_request **re
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     tutti_status status = port == NULL
                               ? tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" is being destroyed", comm->name)
-                              : tutti_match_request(port, work, request_out);
+                              : tutti_request_make(port, work, request_out);
     if (status != TUTTI_OK) tutti_unlock(TUTTI_LOCK_P2P);
     return status;
 }
@@ -115,7 +115,7 @@ tutti_status tutti_p2p_start(tutti_comm *comm, const tutti_message *message, tut
 
 static void fail_all(tutti_port *port, tutti_status status, const char *text) {
     tutti_request *request;
-    while ((request = TAILQ_FIRST(&port->all)) != NULL) tutti_match_fail(request, status, text);
+    while ((request = TAILQ_FIRST(&port->all)) != NULL) tutti_request_fail(request, status, text);
 }
 
 /* Breaks a communicator, without the lock, and fails all of its requests. */

@@ -1,13 +1,19 @@
 /*
- * The state of point to point: the ports, the end of requests when the lock is released. See p2p_state.h.
+ * The state of point to point: the ports, the end of requests when the lock is released, and why a communicator or
+ * a channel can no longer be used. See p2p_state.h.
  */
 #include "comm/p2p/p2p_state.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/lock.h"
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/broken.h"
+#include "comm/net/hosts.h"
 
 tutti_p2p_state tutti_p2p = {
     .found = TAILQ_HEAD_INITIALIZER(tutti_p2p.found),
@@ -64,4 +70,34 @@ tutti_port *tutti_p2p_port(uint64_t comm_id, int rank) {
     tutti_port *port = *tutti_p2p_bucket(comm_id, rank);
     while (port != NULL && (port->comm_id != comm_id || port->rank != rank)) port = port->next;
     return port;
+}
+
+bool tutti_p2p_has_left(const tutti_port *port, int rank) {
+    const tutti_page *page = port->comm->members[rank].page;
+    return atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
+           atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
+}
+
+bool tutti_p2p_read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
+    const tutti_comm *comm = port->comm;
+    tutti_broken broken;
+    if (!tutti_broken_read(comm, rank, &broken)) return false;
+    bool own = rank == port->rank;
+    verdict->status = own ? (tutti_status)broken.status : tutti_broken_peer_status(broken.status);
+    if (comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere)
+        rank = comm->net.hosts->told_by;
+    if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
+    else tutti_broken_quote(broken.text, rank, verdict->text, sizeof verdict->text);
+    return true;
+}
+
+void tutti_channel_break(tutti_channels *channel, const char *format, ...) {
+    if (channel->broken) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(channel->error, sizeof channel->error, format, arguments);
+    va_end(arguments);
+    channel->broken = true;
+    tutti_log(TUTTI_LOG_ERROR, "messages from process %d are no longer read: %s", (int)channel->peer->pid,
+              channel->error);
 }

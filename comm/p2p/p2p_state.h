@@ -121,8 +121,6 @@ tutti_port *tutti_p2p_port(uint64_t comm_id, int rank);
 /* The list of ports that contains that port if it is open. */
 tutti_port **tutti_p2p_bucket(uint64_t comm_id, int rank);
 
-/* ---- match.c */
-
 /* Why a communicator must be broken. */
 typedef struct tutti_verdict {
     tutti_port *port; /* pinned; NULL: no verdict */
@@ -130,46 +128,50 @@ typedef struct tutti_verdict {
     char text[1536];
 } tutti_verdict;
 
-/* Makes a request of the port, on no state's list. */
-tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_request **request_out);
-/* Moves the request to another state's list (NULL: none). */
-void tutti_match_move(tutti_request *request, tutti_phase phase, struct tutti_requests *list);
-/* Marks the request as complete: its work ends at the next unlock. `text`: error text of a failure. */
-void tutti_match_end(tutti_request *request, tutti_status status, const char *text);
-/* Takes the posted receive that matches such a message off the posted list and returns it; NULL: none. */
-tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag);
-/* Puts a message (malloc'd) that no receive has asked for at the end of the unexpected list. */
-void tutti_match_keep(tutti_port *port, tutti_unexpected *message);
-/* Starts a receive: takes the first unexpected message that matches, or posts the receive. */
-void tutti_match_receive(tutti_request *request);
-/* Starts a send to a rank of this process. */
-void tutti_match_send_local(tutti_request *request, tutti_port *to);
-/* Records which message a receive has matched. */
-void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes);
-/* The wanted bytes have come: ends the receive, complete or truncated. */
-void tutti_match_received(tutti_request *request);
-/* Fails one request, and reports the failure to the request that depends on it. */
-void tutti_match_fail(tutti_request *request, tutti_status status, const char *text);
-/* Drops the messages that no receive will ask for any more. */
-void tutti_match_drop_unexpected(tutti_port *port);
 /* Returns true if the rank has destroyed the communicator. */
-bool tutti_match_has_left(const tutti_port *port, int rank);
-/* Fails a request because the rank it needs has destroyed the communicator; TUTTI_ANY_SOURCE: all other ranks have. */
-void tutti_match_fail_left(tutti_request *request, int rank);
-/* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
- * copied from the sender's buffer may have changed before. */
-bool tutti_match_check_sender(tutti_request *request);
-/* Returns the receive for a part of a stream that comes outside of the ring (remote_channel.h); NULL: it has been
- * cancelled, or the part is invalid, which breaks the channel. */
-tutti_request *tutti_match_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
-/* `bytes` more bytes are in the request's buffer. */
-void tutti_match_came(tutti_request *request, size_t bytes);
-/* Returns the request of the list with that number; NULL: it has been cancelled. */
-tutti_request *tutti_match_find(struct tutti_requests *list, uint64_t id);
-/* Describes the request for reports and errors. Returns `text`. */
-const char *tutti_match_describe(const tutti_request *request, char *text, size_t capacity);
+bool tutti_p2p_has_left(const tutti_port *port, int rank);
 /* Reads the reason with which a rank's page is broken; false: the page is not broken. */
-bool tutti_match_read_reason(const tutti_port *port, int rank, tutti_verdict *verdict);
+bool tutti_p2p_read_reason(const tutti_port *port, int rank, tutti_verdict *verdict);
+
+/* ---- channel_ring.c */
+
+/* Sends an answer, or keeps it until there is room. */
+void tutti_channel_answer(tutti_channels *channel, const tutti_record *record);
+/* Reports to the sender of an announced message that it has been taken, or will never be taken. */
+void tutti_channel_done(tutti_channels *channel, uint64_t transfer, bool taken);
+/* Sends a record, with its text if there is room for it now. */
+void tutti_channel_notify(tutti_channels *channel, const tutti_record *record, const char *text);
+/* Sends the answers that were kept and have room now. */
+void tutti_channel_send_notes(tutti_channels *channel);
+
+/* ---- request.c */
+
+/* Makes a request of the port, on no state's list. */
+tutti_status tutti_request_make(tutti_port *port, tutti_work *work, tutti_request **request_out);
+/* Moves the request to another state's list (NULL: none). */
+static inline void tutti_request_move(tutti_request *request, tutti_phase phase, struct tutti_requests *list) {
+    if (request->list != NULL) TAILQ_REMOVE(request->list, request, state_link);
+    if (list != NULL) TAILQ_INSERT_TAIL(list, request, state_link);
+    request->phase = phase;
+    request->list = list;
+}
+/* Marks the request as complete: its work ends at the next unlock. `text`: error text of a failure. */
+void tutti_request_end(tutti_request *request, tutti_status status, const char *text);
+/* The wanted bytes have come: ends the receive, complete or truncated. */
+void tutti_request_received(tutti_request *request);
+/* Returns the request of the list with that number; NULL: it has been cancelled. */
+tutti_request *tutti_request_find(struct tutti_requests *list, uint64_t id);
+/* Returns the receive for a part of a stream; NULL: it has been cancelled, or the part is invalid, which breaks the
+ * channel. */
+tutti_request *tutti_request_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
+/* `bytes` more bytes are in the request's buffer. */
+void tutti_request_came(tutti_request *request, size_t bytes);
+/* Fails one request, and reports the failure to the request that depends on it. */
+void tutti_request_fail(tutti_request *request, tutti_status status, const char *text);
+/* Fails a request because the rank it needs has destroyed the communicator; TUTTI_ANY_SOURCE: all other ranks have. */
+void tutti_request_fail_left(tutti_request *request, int rank);
+/* Describes the request for reports and errors. Returns `text`. */
+const char *tutti_request_describe(const tutti_request *request, char *text, size_t capacity);
 
 /* ---- transfer.c */
 
@@ -184,12 +186,23 @@ void tutti_transfer_send(tutti_request *request);
 void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address);
 /* Starts to copy from request->source or request->address. */
 void tutti_transfer_pull(tutti_request *request);
-/* Reports to the sender of an announced message that it has been taken, or will never be taken. */
-void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
-/* Sends a record, with its text if there is room for it now. */
-void tutti_transfer_notify(tutti_channels *channel, const tutti_record *record, const char *text);
 /* Moves the data that can move on the channel. */
 void tutti_transfer_advance(tutti_channels *channel);
+
+/* ---- match.c */
+
+/* Takes the posted receive that matches such a message off the posted list and returns it; NULL: none. */
+tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag);
+/* Puts a message (malloc'd) that no receive has asked for at the end of the unexpected list. */
+void tutti_match_keep(tutti_port *port, tutti_unexpected *message);
+/* Records which message a receive has matched. */
+void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes);
+/* Starts a receive: takes the first unexpected message that matches, or posts the receive. */
+void tutti_match_receive(tutti_request *request);
+/* Starts a send to a rank of this process. */
+void tutti_match_send_local(tutti_request *request, tutti_port *to);
+/* Drops the messages that no receive will ask for any more. */
+void tutti_match_drop_unexpected(tutti_port *port);
 
 /* ---- notify.c */
 

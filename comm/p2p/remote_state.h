@@ -1,14 +1,16 @@
 /*
- * The internals of a channel to another host, for remote_channel.c and the test that plays the other host.
+ * The internals of a channel to another host, for remote_*.c and the test that plays the other host.
  */
 #ifndef TUTTI_REMOTE_STATE_H
 #define TUTTI_REMOTE_STATE_H
 
-#include "comm/net/listener.h"
-#include "comm/p2p/remote_channel.h"
 #include "comm/net/async_connect.h"
-#include "comm/p2p/p2p_state.h"
+#include "comm/net/listener.h"
 #include "comm/net/transport/transport.h"
+#include "comm/p2p/p2p_state.h"
+#include "comm/p2p/remote_channel.h"
+
+#define TUTTI_REMOTE_FRAME_MAGIC UINT32_C(0x74746672)
 
 /* The header of a frame. It contains a line of the ring, so that a short message comes in one piece. A frame of no
  * bytes carries only the acknowledgement. */
@@ -40,5 +42,18 @@ struct tutti_remote_channel {
     unsigned looks;                   /* checks of an `out` that nothing is read from */
     uint64_t told_tail, told_matched; /* the tail and matched that the peer knows */
 };
+
+/* The frame that is being read. */
+static inline tutti_remote_frame *tutti_remote_in_frame(struct tutti_remote_channel *remote) {
+    return &remote
+                ->in_frames[remote->in == remote->made[TUTTI_REMOTE_THEIRS] ? TUTTI_REMOTE_THEIRS : TUTTI_REMOTE_OURS];
+}
+
+/* Connects if that is needed, and sends what can be sent now; returns true if something moved. */
+bool tutti_remote_drive_out(tutti_channels *channel);
+/* Bytes that still have to be given to the pipe count as pending: a thread must come back for them. */
+void tutti_remote_count_busy(tutti_channels *channel);
+/* The channel is `gone` if its connections have failed and all data that came has been read. */
+void tutti_remote_note_failures(tutti_channels *channel);
 
 #endif

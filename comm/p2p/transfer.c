@@ -5,8 +5,6 @@
  * fragments of its streams in turn. Fragments leave part of the ring free, so that a small message overtakes a
  * large transfer.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 
@@ -68,46 +66,6 @@ static bool read_peer(tutti_channels *channel, uint64_t address, void *dst, size
     return false;
 }
 
-/* --------------------------------------------------------------------------------------------- answers */
-
-/* Sends an answer, or keeps it until there is room. */
-static void answer(tutti_channels *channel, const tutti_record *record) {
-    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0)) {
-        tutti_channel_write(channel, record, NULL);
-        return;
-    }
-    tutti_note *note = malloc(sizeof *note);
-    if (note == NULL) {
-        tutti_channel_break(channel, "no memory for an answer");
-        return;
-    }
-    note->record = *record;
-    STAILQ_INSERT_TAIL(&channel->notes, note, link);
-    atomic_fetch_add_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
-}
-
-void tutti_transfer_notify(tutti_channels *channel, const tutti_record *record, const char *text) {
-    tutti_record bare = *record;
-    bare.payload_bytes = 0;
-    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0))
-        tutti_channel_write(channel, record, text);
-    else answer(channel, &bare);
-}
-
-static void send_notes(tutti_channels *channel) {
-    tutti_note *note;
-    while ((note = STAILQ_FIRST(&channel->notes)) != NULL && tutti_channel_has_room(channel, &note->record, 0)) {
-        tutti_channel_write(channel, &note->record, NULL);
-        STAILQ_REMOVE_HEAD(&channel->notes, link);
-        atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
-        free(note);
-    }
-}
-
-void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken) {
-    answer(channel, &(tutti_record){.kind = TUTTI_RECORD_DONE, .transfer = transfer, .bytes = taken ? 0 : 1});
-}
-
 /* ----------------------------------------------------------------------------------------------- sends */
 
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
@@ -141,7 +99,7 @@ static bool put(tutti_channels *channel, tutti_request *request) {
         if (!tutti_transfer_put_eager(channel, request->port, request->peer, request->tag, request->buffer,
                                       request->bytes))
             return false;
-        tutti_match_end(request, TUTTI_OK, "");
+        tutti_request_end(request, TUTTI_OK, "");
         return true;
     }
     tutti_record record = {.kind = TUTTI_RECORD_ANNOUNCE,
@@ -155,7 +113,7 @@ static bool put(tutti_channels *channel, tutti_request *request) {
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     request->id = ++tutti_p2p.last_id;
     tutti_channel_write(channel, &record, NULL);
-    tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, &channel->announced);
+    tutti_request_move(request, TUTTI_PHASE_ANNOUNCED, &channel->announced);
     return true;
 }
 
@@ -169,13 +127,13 @@ static void send_waiting(tutti_channels *channel) {
 void tutti_transfer_send(tutti_request *request) {
     tutti_channels *channel = request->port->comm->members[request->peer].process->channels;
     request->channel = channel;
-    tutti_match_move(request, TUTTI_PHASE_WAITING, &channel->waiting);
+    tutti_request_move(request, TUTTI_PHASE_WAITING, &channel->waiting);
     if (tutti_channel_make(channel) != TUTTI_OK) {
-        tutti_match_end(request, TUTTI_ERR_MEMORY, tutti_last_error());
+        tutti_request_end(request, TUTTI_ERR_MEMORY, tutti_last_error());
         return;
     }
-    if (TUTTI_UNLIKELY(tutti_match_has_left(request->port, request->peer))) {
-        tutti_match_fail_left(request, request->peer);
+    if (TUTTI_UNLIKELY(tutti_p2p_has_left(request->port, request->peer))) {
+        tutti_request_fail_left(request, request->peer);
         return;
     }
     send_waiting(channel);
@@ -190,8 +148,8 @@ static void send_fragment(tutti_channels *channel, tutti_request *request) {
     tutti_channel_write(channel, &record, request->buffer + request->moved);
     tutti_p2p.moved = true;
     request->moved += bytes;
-    if (request->moved == request->wanted) tutti_match_end(request, TUTTI_OK, "");
-    else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the queue */
+    if (request->moved == request->wanted) tutti_request_end(request, TUTTI_OK, "");
+    else tutti_request_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the queue */
 }
 
 /* Streams to another host do not use the ring. */
@@ -200,13 +158,13 @@ static void stream_far(tutti_channels *channel) {
     for (int i = 0; i < FRAGMENTS_AT_ONCE && (request = TAILQ_FIRST(&channel->streaming)) != NULL; i++) {
         if (!tutti_remote_can_stream(channel)) return;
         if (request->moved == request->wanted) { /* the system has all of it: no thread needs to come back */
-            tutti_match_end(request, TUTTI_OK, "");
+            tutti_request_end(request, TUTTI_OK, "");
             continue;
         }
         tutti_remote_stream(channel, request);
         tutti_p2p.moved = true;
         if (request->moved < request->wanted) /* to the end of the queue */
-            tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
+            tutti_request_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     }
 }
 
@@ -229,24 +187,40 @@ static void send_fragments(tutti_channels *channel) {
 static void ask(tutti_request *request) {
     tutti_channels *channel = request->channel;
     request->id = ++tutti_p2p.last_id;
-    tutti_match_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
-    answer(channel, &(tutti_record){.kind = TUTTI_RECORD_CLEAR,
-                                    .transfer = request->answer,
-                                    .answer = request->id,
-                                    .bytes = request->wanted,
-                                    .from = request->moved});
+    tutti_request_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
+    tutti_channel_answer(channel, &(tutti_record){.kind = TUTTI_RECORD_CLEAR,
+                                                  .transfer = request->answer,
+                                                  .answer = request->id,
+                                                  .bytes = request->wanted,
+                                                  .from = request->moved});
+}
+
+/* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
+ * copied from the sender's buffer may have changed before. */
+static bool check_sender(tutti_request *request) {
+    /* the bytes were copied before; gcc's thread sanitizer does not support C11 fences, and warns */
+    __sync_synchronize();
+    int rank = request->source_rank;
+    const tutti_page *page = request->port->comm->members[rank].page;
+    tutti_verdict reason;
+    if (tutti_p2p_read_reason(request->port, rank, &reason)) tutti_request_fail(request, reason.status, reason.text);
+    else if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE ||
+             tutti_p2p_has_left(request->port, rank))
+        tutti_request_fail_left(request, rank);
+    else return false;
+    return true;
 }
 
 static void finish_pull(tutti_request *request) {
     tutti_request *partner = request->partner;
     if (partner != NULL) {
         request->partner = partner->partner = NULL;
-        tutti_match_end(partner, TUTTI_OK, "");
+        tutti_request_end(partner, TUTTI_OK, "");
     } else {
-        if (tutti_match_check_sender(request)) return;
-        tutti_transfer_done(request->channel, request->answer, /* taken */ true);
+        if (check_sender(request)) return;
+        tutti_channel_done(request->channel, request->answer, /* taken */ true);
     }
-    tutti_match_received(request);
+    tutti_request_received(request);
 }
 
 /* Copies a part of the message; false: it cannot be read. */
@@ -282,7 +256,7 @@ void tutti_transfer_pull(tutti_request *request) {
         finish_pull(request);
         return;
     }
-    tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the queue */
+    tutti_request_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the queue */
     /* wakes a waiting thread to continue the pull */
     tutti_channel_ring_own();
 }
@@ -292,8 +266,8 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
     request->answer = transfer;
     request->address = address;
     if (request->wanted == 0) {
-        tutti_transfer_done(channel, transfer, /* taken */ true);
-        tutti_match_received(request);
+        tutti_channel_done(channel, transfer, /* taken */ true);
+        tutti_request_received(request);
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
@@ -304,7 +278,7 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 /* -------------------------------------------------------------------------------------------- progress */
 
 void tutti_transfer_advance(tutti_channels *channel) {
-    if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
+    if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) tutti_channel_send_notes(channel);
     if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);
     if (!TAILQ_EMPTY(&channel->streaming)) send_fragments(channel);
 }

@@ -64,7 +64,7 @@ static void look_for_deaths(struct tutti_channel_list *list) {
 static void look_for_departures(tutti_port *port) {
     if (port->comm->net.hosts != NULL) tutti_heartbeat_read_deaths(port->comm);
     for (int rank = 0; rank < port->comm->nranks; rank++) {
-        if (port->left[rank] || rank == port->rank || !tutti_match_has_left(port, rank)) continue;
+        if (port->left[rank] || rank == port->rank || !tutti_p2p_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;
         port->left[rank] = process->self || drain(process->channels);
     }
@@ -95,7 +95,7 @@ static tutti_request *first_deserted(const tutti_port *port) {
 /* Starts again after each failure, since a failure may end other requests, too. */
 static void fail_deserted(tutti_port *port) {
     tutti_request *request;
-    while ((request = first_deserted(port)) != NULL) tutti_match_fail_left(request, needed_rank(request));
+    while ((request = first_deserted(port)) != NULL) tutti_request_fail_left(request, needed_rank(request));
 }
 
 /* -------------------------------------------------------------------------------------------- verdicts
@@ -103,7 +103,7 @@ static void fail_deserted(tutti_port *port) {
 
 static bool judge_pages(const tutti_port *port, tutti_verdict *verdict) {
     for (int rank = 0; rank < port->comm->nranks; rank++)
-        if (tutti_match_read_reason(port, rank, verdict)) return true;
+        if (tutti_p2p_read_reason(port, rank, verdict)) return true;
     return false;
 }
 
@@ -116,7 +116,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
     bool died = !process->remote || tutti_peer_ended(process);
     if (needed_rank(request) < 0 && !channel->broken && !died) return false;
     char what[512];
-    tutti_match_describe(request, what, sizeof what);
+    tutti_request_describe(request, what, sizeof what);
     verdict->status = channel->broken ? TUTTI_ERR_DATA : TUTTI_ERR_PEER_DIED;
     if (channel->broken)
         snprintf(verdict->text, sizeof verdict->text, "messages from rank %d (host %s, pid %d) cannot be read: %s; %s",
@@ -145,7 +145,7 @@ static void report_stall(const tutti_request *request) {
     int rank = needed_rank(request);
     bool other = rank >= 0 && !request->port->comm->members[rank].process->self;
     tutti_log(TUTTI_LOG_WARN, "stalled for %lld ms: %s%s%s", (long long)(request->stall.spent_ns / TUTTI_NS_PER_MS),
-              tutti_match_describe(request, what, sizeof what), other ? "; that process " : "",
+              tutti_request_describe(request, what, sizeof what), other ? "; that process " : "",
               other ? tutti_monitor_process_state(request->port->comm, rank) : "");
 }
 
@@ -166,7 +166,7 @@ static bool judge_clocks(tutti_request *request, tutti_verdict *verdict) {
     char what[512];
     verdict->status = TUTTI_ERR_TIMEOUT;
     snprintf(verdict->text, sizeof verdict->text, "%s; its deadline of %lld ms has passed",
-             tutti_match_describe(request, what, sizeof what), (long long)timeout_ms);
+             tutti_request_describe(request, what, sizeof what), (long long)timeout_ms);
     return true;
 }
 

@@ -127,7 +127,7 @@ static void clear_announced(tutti_channels *channel) {
     for (uint64_t answer = 2; (request = TAILQ_FIRST(&channel->announced)) != NULL; answer++) {
         request->wanted = answer == 2 ? SHORT_BYTES : LONG_BYTES;
         request->answer = answer;
-        tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
+        tutti_request_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     }
 }
 

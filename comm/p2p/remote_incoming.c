@@ -1,0 +1,152 @@
+/*
+ * The frames that come from another host: bytes of the peer's ring, which incoming.c then reads like a mapped ring,
+ * and parts of streams, which go to the buffers of receives. See remote_channel.h.
+ */
+#include <string.h>
+
+#include "comm/p2p/remote_state.h"
+
+#define PARTS_AT_ONCE 16 /* incoming parts of frames: then other channels have a turn */
+
+static _Atomic uint32_t *word_at(tutti_channel_block *block, uint64_t at) {
+    return (_Atomic uint32_t *)(void *)(block->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
+}
+
+/* Receives the ring's bytes of a frame into their place; false: all of them have come. */
+static bool receive_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
+    if (remote->in_put == f->bytes) return false;
+    size_t offset = (remote->came + remote->in_put) & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t bytes = tutti_min_size(f->bytes - remote->in_put, TUTTI_CHANNEL_RING_BYTES - offset);
+    remote->in_put += bytes;
+    remote->in->transport->recv(remote->in, remote->copy->ring + offset, bytes);
+    return true;
+}
+
+/* Copies the frame's first line, except for the word that marks the record as present. */
+static bool begin_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
+    size_t offset = remote->came & (TUTTI_CHANNEL_RING_BYTES - 1);
+    memcpy(remote->copy->ring + offset + sizeof(uint32_t), f->lead + sizeof(uint32_t),
+           sizeof f->lead - sizeof(uint32_t));
+    remote->in_put = sizeof f->lead;
+    return receive_ring(remote, f);
+}
+
+/* Makes the bytes that have come visible: the end mark first, the first word last (pairs with tutti_channel_peek). */
+static void take_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
+    uint32_t kind;
+    memcpy(&kind, f->lead, sizeof kind);
+    atomic_store_explicit(word_at(remote->copy, remote->came + f->bytes), 0, memory_order_relaxed);
+    atomic_store_explicit(word_at(remote->copy, remote->came), kind, memory_order_release);
+    remote->came += f->bytes;
+}
+
+/* Returns true if the peer can have sent such a frame. The peer must not overwrite what has not been read. */
+static bool is_possible(const tutti_channels *channel, const tutti_remote_frame *f) {
+    uint64_t unread = tutti_remote_unread(channel);
+    if (f->magic == TUTTI_REMOTE_FRAME_MAGIC && f->transfer != 0)
+        return f->bytes > 0 && f->bytes <= TUTTI_REMOTE_STREAM_BYTES;
+    return f->magic == TUTTI_REMOTE_FRAME_MAGIC && f->bytes % TUTTI_CACHE_LINE == 0 &&
+           f->bytes <= TUTTI_CHANNEL_RING_BYTES - TUTTI_CACHE_LINE - unread;
+}
+
+static bool begin_stream(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    const tutti_remote_frame *f = tutti_remote_in_frame(remote);
+    tutti_request *request = tutti_request_stream(channel, f->transfer, f->offset, f->bytes);
+    bool straight = request != NULL && remote->in->movable;
+    remote->in_request = straight ? request : NULL;
+    remote->in->transport->recv(remote->in, straight ? request->buffer + request->moved : remote->body, f->bytes);
+    return true;
+}
+
+/* Receives the bytes that follow a frame's header; false: none follow. */
+static bool begin_body(tutti_channels *channel) {
+    const tutti_remote_frame *f = tutti_remote_in_frame(channel->remote);
+    if (f->transfer != 0) return begin_stream(channel);
+    return f->bytes != 0 && begin_ring(channel->remote, f);
+}
+
+static void take_stream(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    const tutti_remote_frame *f = tutti_remote_in_frame(remote);
+    tutti_request *request = remote->in_request;
+    remote->in_request = NULL;
+    if (request == NULL) {
+        request = tutti_request_stream(channel, f->transfer, f->offset, f->bytes);
+        if (request != NULL) memcpy(request->buffer + request->moved, remote->body, f->bytes);
+    }
+    if (request != NULL) tutti_request_came(request, f->bytes);
+}
+
+static void take_news(struct tutti_remote_channel *remote) {
+    const tutti_remote_frame *f = tutti_remote_in_frame(remote);
+    atomic_store_explicit(&remote->copy->tail, f->tail, memory_order_release);
+    atomic_store_explicit(&remote->copy->matched, f->matched, memory_order_relaxed);
+}
+
+static void next_frame(struct tutti_remote_channel *remote) {
+    remote->in->transport->recv(remote->in, tutti_remote_in_frame(remote), sizeof(tutti_remote_frame));
+}
+
+/* Takes the requested bytes, which have come: a frame's header, or its body. Returns true if more of the frame, or
+ * of its stream, must be on its way. */
+static bool take_part(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    const tutti_remote_frame *f = tutti_remote_in_frame(remote);
+    if (!remote->in_body) {
+        if (!is_possible(channel, f)) {
+            tutti_channel_break(channel, "it sent an invalid frame");
+            return false;
+        }
+        take_news(remote);
+        remote->in_body = begin_body(channel);
+        if (remote->in_body) return true;
+    } else if (f->transfer == 0 && receive_ring(remote, f)) {
+        return true;
+    }
+    bool stream = f->transfer != 0;
+    remote->in_body = false;
+    if (stream) take_stream(channel);
+    else if (f->bytes != 0) take_ring(remote, f);
+    next_frame(remote);
+    return stream;
+}
+
+static bool take_frames(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    bool moved = false, looks = true;
+    for (int parts = 0; parts < PARTS_AT_ONCE && !channel->broken; parts++) {
+        if (looks && !tutti_pipe_has_received(remote->in)) remote->in->transport->progress(remote->in);
+        if (!tutti_pipe_has_received(remote->in) || remote->in->status != TUTTI_OK) break;
+        looks = take_part(channel);
+        moved = true;
+    }
+    return moved;
+}
+
+/* The connection on which the first bytes come. */
+static tutti_pipe *find_in(struct tutti_remote_channel *remote) {
+    for (int maker = 0; maker < 2; maker++) {
+        tutti_pipe *pipe = remote->made[maker];
+        if (pipe != NULL && pipe->received == 0) pipe->transport->progress(pipe);
+        if (pipe != NULL && pipe->received > 0) return pipe;
+    }
+    return NULL;
+}
+
+static bool drive_in(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    if (remote->in == NULL) remote->in = find_in(remote);
+    return remote->in != NULL && take_frames(channel);
+}
+
+bool tutti_remote_progress(tutti_channels *channel) {
+    bool moved = false;
+    if (!channel->broken && !channel->gone) {
+        moved = tutti_remote_drive_out(channel);
+        moved = drive_in(channel) || moved;
+        tutti_remote_note_failures(channel);
+    }
+    tutti_remote_count_busy(channel);
+    return moved;
+}
