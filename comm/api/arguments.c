@@ -112,15 +112,3 @@ tutti_status tutti_options_check(const tutti_options *options, const char *name)
                           (int)options->memory, (long long)options->timeout_ms);
     return TUTTI_OK;
 }
-
-bool tutti_type_is_float(tutti_type type) {
-    switch (type) {
-    case TUTTI_FLOAT16:
-    case TUTTI_BFLOAT16:
-    case TUTTI_FLOAT32:
-    case TUTTI_FLOAT64:
-    case TUTTI_FLOAT8_E4M3:
-    case TUTTI_FLOAT8_E5M2: return true;
-    default: return false;
-    }
-}

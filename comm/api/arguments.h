@@ -25,6 +25,4 @@ tutti_status tutti_options_check(const tutti_options *options, const char *name)
         options = &taken_options;                                                                                      \
     }
 
-bool tutti_type_is_float(tutti_type type);
-
 #endif

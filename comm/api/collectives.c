@@ -50,6 +50,18 @@ static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool 
     return tutti_options_check(options, name);
 }
 
+static bool is_float(tutti_type type) {
+    switch (type) {
+    case TUTTI_FLOAT16:
+    case TUTTI_BFLOAT16:
+    case TUTTI_FLOAT32:
+    case TUTTI_FLOAT64:
+    case TUTTI_FLOAT8_E4M3:
+    case TUTTI_FLOAT8_E5M2: return true;
+    default: return false;
+    }
+}
+
 static tutti_status check_reduction(tutti_op *op, const tutti_options *options) {
     const char *name = tutti_kind_name(op->kind);
     if ((unsigned)op->reduction >= TUTTI_REDUCTION_COUNT)
@@ -62,7 +74,7 @@ static tutti_status check_reduction(tutti_op *op, const tutti_options *options) 
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: TUTTI_PREMUL_SUM needs options with the factor", name);
     op->factor = options->factor;
     bool whole = op->factor >= -9.2e18 && op->factor <= 9.2e18 && (double)(int64_t)op->factor == op->factor;
-    if (!tutti_type_is_float(op->type) && !whole)
+    if (!is_float(op->type) && !whole)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: the factor for type %s must be a whole number, not %g", name,
                           tutti_type_name(op->type), op->factor);
     return TUTTI_OK;

@@ -13,8 +13,5 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
 
 /* Returns true if this thread records a group on comm. */
 bool tutti_group_is_open(const tutti_comm *comm);
-/* gpu: the GPU that holds its buffers, used with `stream`, or TUTTI_PLACE_HOST (stream.h). */
-tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op, int gpu, void *stream);
-tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message);
 
 #endif
