@@ -1,18 +1,32 @@
 /*
- * Collectives in flight in streams, and how they end. See stream_state.h.
+ * Collectives in flight in streams, the checks of those that do not complete, and how they end. See stream_state.h.
  *
- * A call succeeds if the stream has passed its mark and the communicator was not broken until then. When the
- * communicator breaks, its engine releases the streams, works fail at once, and in-flight calls are freed when the
- * streams have passed their marks.
+ * A call succeeds if the stream has passed its mark and the communicator was not broken until then. For an engine
+ * without checks of its own, the watcher then looks for late calls, mismatched calls, and calls that need a dead or
+ * departed rank; a rank may have ended, or broken the communicator, after it had done its part, so completion is
+ * checked first. Any finding breaks the communicator. When the communicator breaks, its engine releases the streams,
+ * works fail at once, and in-flight calls are freed when the streams have passed their marks.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/broken.h"
+#include "comm/base/call.h"
+#include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/health/heartbeat.h"
+#include "comm/health/monitor.h"
+#include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/peer.h"
+
+#define GRACE_NS      INT64_C(400000000)  /* for the mark of a call that a rank finished before it ended */
+#define LEFT_GRACE_NS INT64_C(1500000000) /* the same before it left, which takes a while on a busy host */
+#define DEFER_NS      TUTTI_NS_PER_S      /* between the deadlines of ranks of several hosts, at most */
 
 /* ---------------------------------------------------------------------------------------------- the list */
 
@@ -73,6 +87,149 @@ void tutti_inflight_capture(tutti_stream_comm *gpu) {
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
 }
 
+/* Describes the call for reports and errors. Returns `text`. */
+static const char *describe(const tutti_inflight *track, char *text, size_t capacity) {
+    tutti_call call = tutti_call_of(&track->op);
+    return tutti_call_describe(&call, text, capacity);
+}
+
+/* Checks if another rank reports the communicator as broken; if so, breaks it here, which reports it to ranks of
+ * other hosts in turn, since the first report may not reach them. */
+static tutti_status check_broken(tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_broken broken;
+        if (rank == comm->rank || !tutti_broken_read(comm, rank, &broken)) continue;
+        bool remote = comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere;
+        return tutti_comm_give_up(
+            comm, tutti_broken_adopt(comm, remote ? comm->net.hosts->told_by : rank, broken.status, broken.text));
+    }
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------- deadlines, deaths */
+
+static void report_stall(const tutti_comm *comm, const tutti_inflight *track) {
+    char name[160], missing[800];
+    tutti_log(TUTTI_LOG_WARN,
+              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, engine \"%s\")%s",
+              comm->rank, (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), describe(track, name, sizeof name),
+              comm->name, track->op.count * tutti_type_bytes(track->op.type), track->engine->name,
+              tutti_call_log_missing(comm, track->op.sequence, missing, sizeof missing));
+}
+
+/* The deadline has passed. A rank that knows less about the missing ranks leaves the report to another rank for a
+ * while. */
+static tutti_status end_late(tutti_comm *comm, tutti_inflight *track) {
+    char name[160], missing[800];
+    int64_t now_ns = tutti_now_ns();
+    if (track->late_ns == 0) track->late_ns = now_ns;
+    if (now_ns - track->late_ns < DEFER_NS && tutti_call_log_defers(comm, track->op.sequence)) return TUTTI_OK;
+    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" did not complete within %lld ms (engine \"%s\")%s",
+               describe(track, name, sizeof name), comm->name, (long long)track->timeout_ms, track->engine->name,
+               tutti_call_log_missing(comm, track->op.sequence, missing, sizeof missing));
+    return tutti_comm_give_up(comm, TUTTI_ERR_TIMEOUT);
+}
+
+static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_inflight *track) {
+    if (!track->has_begun) {
+        if (tutti_stream_event_ask(track->begun) != TUTTI_OK) return TUTTI_OK;
+        track->has_begun = true;
+        track->deadline = tutti_deadline_after_ms(track->timeout_ms);
+        track->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
+    }
+    if (!track->reported && tutti_deadline_passed(&track->stall)) {
+        track->reported = true;
+        report_stall(gpu->comm, track);
+    }
+    return tutti_deadline_passed(&track->deadline) ? end_late(gpu->comm, track) : TUTTI_OK;
+}
+
+/* Returns the first rank that has died or left; -1: none. */
+static int gone_rank(const tutti_comm *comm) {
+    if (comm->net.hosts != NULL) tutti_heartbeat_read_deaths(comm);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_member *member = &comm->members[rank];
+        if (rank == comm->rank) continue;
+        if (tutti_peer_ended(member->process)) return rank;
+        if (atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0) return rank;
+    }
+    return -1;
+}
+
+/* A rank may have ended after it had done its part: then the stream is about to pass the mark of this call as
+ * well. */
+static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_inflight *track) {
+    tutti_comm *comm = gpu->comm;
+    char name[160];
+    if (comm->net.hosts != NULL) tutti_p2p_progress(); /* receives their reports */
+    TUTTI_TRY(check_broken(comm));
+    int rank = gone_rank(comm);
+    int64_t now_ns = tutti_now_ns();
+    if (rank < 0) track->ended_ns = 0;
+    else if (track->ended_ns == 0) track->ended_ns = now_ns;
+    if (rank < 0) return TUTTI_OK;
+    bool left = !tutti_peer_ended(comm->members[rank].process);
+    if (now_ns - track->ended_ns < (left ? LEFT_GRACE_NS : GRACE_NS)) return TUTTI_OK;
+    if (left) {
+        tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s", rank,
+                   comm->name, describe(track, name, sizeof name));
+        return tutti_comm_give_up(comm, TUTTI_ERR_BROKEN);
+    }
+    return tutti_comm_give_up(comm, tutti_monitor_died(comm, rank, describe(track, name, sizeof name)));
+}
+
+/* Checks the calls in flight. Any problem breaks the communicator. With the lock of tracks held. */
+static tutti_status check(tutti_stream_comm *gpu) {
+    tutti_inflight *track;
+    bool begun = false; /* a collective has begun: those behind it wait for the same ranks */
+    const tutti_stream_engine *engine = gpu->engine;
+    TUTTI_TRY(tutti_call_log_look(gpu->comm));
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
+        if (track->engine->minds_deaths) continue;
+        TUTTI_TRY(mind_deadline(gpu, track));
+        if (!track->has_begun || begun) continue;
+        TUTTI_TRY(mind_deaths(gpu, track));
+        begun = true;
+    }
+    if (engine == NULL || engine->health == NULL || TAILQ_EMPTY(&gpu->tracks->under_way)) return TUTTI_OK;
+    tutti_status status = engine->health(gpu->comm);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
+}
+
+/* ----------------------------------------------------------------------------------------- calls in graphs */
+
+/* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1:
+ * none. */
+static int dead_rank(const tutti_comm *comm) {
+    if (comm->net.hosts != NULL) tutti_heartbeat_read_deaths(comm);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_member *member = &comm->members[rank];
+        bool left = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0;
+        if (rank != comm->rank && !left && tutti_peer_ended(member->process)) return rank;
+    }
+    return -1;
+}
+
+/* Checks the calls in graphs. It is unknown whether a graph waits for the dead rank, so a death is reported even if
+ * no graph waits for it. */
+static tutti_status judge_graphs(tutti_stream_comm *gpu) {
+    const tutti_comm *comm = gpu->comm;
+    int rank = dead_rank(comm);
+    int64_t now_ns = tutti_now_ns();
+    if (rank < 0) gpu->tracks->dead_ns = 0;
+    else if (gpu->tracks->dead_ns == 0) gpu->tracks->dead_ns = now_ns;
+    if (rank < 0 && gpu->engine->health != NULL) return gpu->engine->health(gpu->comm);
+    if (rank < 0 || now_ns - gpu->tracks->dead_ns < GRACE_NS) return TUTTI_OK;
+    return tutti_monitor_died(comm, rank, "CUDA graphs with calls");
+}
+
+/* As check, for the calls in graphs. */
+static tutti_status check_graphs(tutti_stream_comm *gpu) {
+    TUTTI_TRY(check_broken(gpu->comm));
+    tutti_status status = judge_graphs(gpu);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
+}
+
 /* --------------------------------------------------------------------------------------------- completion */
 
 static void end_work(tutti_inflight *track, tutti_status status) {
@@ -90,7 +247,7 @@ static bool has_passed(tutti_stream_comm *gpu, tutti_inflight *track) {
     if (status != TUTTI_OK) {
         snprintf(error, sizeof error, "%s", tutti_last_error());
         status = tutti_fail(status, "%s of communicator \"%s\" failed in its stream on rank %d: %s",
-                            tutti_inflight_describe(track, name, sizeof name), gpu->comm->name, gpu->comm->rank, error);
+                            describe(track, name, sizeof name), gpu->comm->name, gpu->comm->rank, error);
         tutti_comm_give_up(gpu->comm, status);
     }
     return true;
@@ -100,7 +257,7 @@ static bool has_passed(tutti_stream_comm *gpu, tutti_inflight *track) {
  * engine releases any stream, so a released stream is never taken for success. */
 static tutti_status outcome(tutti_comm *comm) {
     TUTTI_TRY(tutti_comm_check(comm));
-    return tutti_stream_check_broken(comm);
+    return check_broken(comm);
 }
 
 static void end_passed(tutti_stream_comm *gpu) {
@@ -114,7 +271,7 @@ static void end_passed(tutti_stream_comm *gpu) {
     }
 }
 
-/* -------------------------------------------------------------------------------------------------- checks */
+/* ---------------------------------------------------------------------------------------------- the check */
 
 /* Callers without a work continue with invalid data in their buffers, and get the error only at their next call, if
  * there is one: so log it. */
@@ -125,7 +282,7 @@ static void tell_unheard(const tutti_stream_comm *gpu) {
         if (track->work != NULL) continue;
         tutti_comm_check(gpu->comm); /* sets the error text */
         tutti_log(TUTTI_LOG_WARN, "%s failed, and its buffers do not hold its result: %s",
-                  tutti_inflight_describe(track, name, sizeof name), tutti_last_error());
+                  describe(track, name, sizeof name), tutti_last_error());
         return;
     }
 }
@@ -167,8 +324,8 @@ static void look(tutti_stream_comm *gpu) {
     end_passed(gpu);
     tutti_stream_messages_advance(gpu);
     tutti_status status = tutti_comm_check(gpu->comm);
-    if (status == TUTTI_OK) status = tutti_stream_check(gpu);
-    if (status == TUTTI_OK && gpu->tracks->captured) status = tutti_stream_check_graphs(gpu);
+    if (status == TUTTI_OK) status = check(gpu);
+    if (status == TUTTI_OK && gpu->tracks->captured) status = check_graphs(gpu);
     if (status != TUTTI_OK) release_all(gpu, status);
 }
 

@@ -111,10 +111,18 @@ static tutti_status start_on_host(tutti_stream_comm *gpu, tutti_stream_message *
     return TUTTI_OK;
 }
 
+/* Fails with TUTTI_ERR_UNSUPPORTED if the stream is being captured into a CUDA graph. */
+static tutti_status refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name) {
+    bool captures;
+    TUTTI_TRY(gpu->device->stream_captures(stream, &captures));
+    if (!captures) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s cannot be captured into a CUDA graph", name);
+}
+
 tutti_status tutti_stream_message_submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
                                          tutti_work **work_out) {
     tutti_stream_message *m;
-    TUTTI_TRY(tutti_stream_refuse_capture(gpu, call->stream, call->sends ? "send" : "recv"));
+    TUTTI_TRY(refuse_capture(gpu, call->stream, call->sends ? "send" : "recv"));
     TUTTI_TRY(make(gpu, call, &m));
     tutti_status status = call->sends ? TUTTI_OK : start_on_host(gpu, m);
     if (status == TUTTI_OK) status = call->sends ? enqueue_send(gpu, m) : enqueue_receive(gpu, m);

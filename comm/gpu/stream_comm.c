@@ -96,13 +96,6 @@ tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work *
     return TUTTI_OK;
 }
 
-tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name) {
-    bool captures;
-    TUTTI_TRY(gpu->device->stream_captures(stream, &captures));
-    if (!captures) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s cannot be captured into a CUDA graph", name);
-}
-
 tutti_status tutti_stream_gather_for(tutti_comm *comm, const tutti_op *shown, const void *mine, void *all,
                                      size_t bytes) {
     tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER,

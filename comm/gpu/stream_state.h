@@ -50,8 +50,6 @@ tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work *
 /* tutti_stream_gather that reports and errors describe as `shown`. */
 tutti_status tutti_stream_gather_for(tutti_comm *comm, const tutti_op *shown, const void *mine, void *all,
                                      size_t bytes);
-/* Fails with TUTTI_ERR_UNSUPPORTED if the stream is being captured into a CUDA graph. */
-tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name);
 
 /* ----------------------------------------------------------------------------------------- inflight.c */
 
@@ -77,18 +75,6 @@ void tutti_inflight_free(tutti_stream_comm *gpu);
 
 /* Adds the communicator to the watcher's list and wakes the watcher. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
-
-/* ------------------------------------------------------------------------------------------ health.c */
-
-/* Describes the call for reports and errors. Returns `text`. */
-const char *tutti_inflight_describe(const tutti_inflight *track, char *text, size_t capacity);
-/* Checks if another rank reports the communicator as broken; if so, breaks it here, which reports it to ranks of
- * other hosts in turn, since the first report may not reach them. */
-tutti_status tutti_stream_check_broken(tutti_comm *comm);
-/* Check the calls in flight, and the calls in graphs. Any problem breaks the communicator. With the lock of tracks
- * held. */
-tutti_status tutti_stream_check(tutti_stream_comm *gpu);
-tutti_status tutti_stream_check_graphs(tutti_stream_comm *gpu);
 
 /* --------------------------------------------------------------------------------------- messages.c */
 
