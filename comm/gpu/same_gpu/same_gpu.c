@@ -1,7 +1,8 @@
 /*
  * The engine for ranks that share one GPU, which NCCL refuses. See same_gpu.h for the flow of a call.
  *
- * Sums are in rank order, with the same bits as on the host.
+ * Sums are in rank order, with the same bits as on the host. The board, on which ranks post their calls, is in the
+ * heaps that ranks of one host map anyway, so the data of a dead rank can still be read.
  */
 #include "comm/gpu/same_gpu/same_gpu.h"
 
@@ -10,16 +11,118 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/backoff.h"
 #include "comm/base/call.h"
 #include "comm/gpu/device_memory.h"
 #include "comm/gpu/engines.h"
 #include "comm/gpu/stream.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/peer.h"
+#include "comm/shm/retire.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: alignment of pieces, for fast reads */
+
+/* ---------------------------------------------------------------------------------------------- the board */
+
+/* Published by a rank at open: addresses in its own process. */
+typedef struct hello {
+    uint64_t board, counters; /* 0: none, or allocation failed */
+} hello;
+
+static size_t board_bytes(const tutti_same_gpu *s) {
+    return sizeof(tutti_same_gpu_board) + TUTTI_SAME_GPU_DEPTH * s->post_bytes;
+}
+
+static tutti_status map_boards(const tutti_comm *comm, tutti_same_gpu *s, const hello *all) {
+    for (int rank = 0; rank < s->nranks; rank++) {
+        tutti_peer *peer = comm->members[rank].process;
+        s->boards[rank] = tutti_peer_translate(peer, all[rank].board, board_bytes(s));
+        s->alone = s->alone && peer->self;
+        if (all[rank].board == 0 || s->boards[rank] == NULL)
+            return tutti_fail(TUTTI_ERR_MEMORY, "rank %d has no shared memory for calls on one GPU", rank);
+    }
+    s->counters = tutti_peer_translate(comm->members[0].process, all[0].counters, sizeof *s->counters);
+    if (all[0].counters == 0 || s->counters == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "rank 0 has no shared memory for counters");
+    return TUTTI_OK;
+}
+
+static tutti_status make_own(const tutti_comm *comm, tutti_same_gpu *s, hello *own) {
+    void *memory = NULL;
+    TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, board_bytes(s), &memory));
+    s->own = memory;
+    own->board = (uint64_t)(uintptr_t)memory;
+    if (comm->rank != 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_same_gpu_take_counters(&s->own_counters));
+    own->counters = (uint64_t)(uintptr_t)s->own_counters;
+    return TUTTI_OK;
+}
+
+/* Opens the boards: all of `s` except slots; collective. */
+static tutti_status open_boards(tutti_comm *comm, tutti_same_gpu *s) {
+    size_t n = (size_t)s->nranks;
+    hello own = {.board = 0}, *all = NULL;
+    tutti_status status;
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *all, &all), out);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->boards, &s->boards), out);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->imports, &s->imports), out);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->seen_freed, &s->seen_freed), out);
+    TUTTI_TRY_GOTO(status, make_own(comm, s, &own), out);
+    TUTTI_TRY_GOTO(status, tutti_stream_gather(comm, &own, all, sizeof own), out);
+    TUTTI_TRY_GOTO(status, map_boards(comm, s, all), out);
+out:
+    free(all);
+    return status;
+}
+
+/* Pins the counters and sets their GPU address. */
+static tutti_status open_counters(tutti_comm *comm, tutti_same_gpu *s) {
+    return tutti_same_gpu_pin(s->device, comm->members[0].process, s->counters, &s->on_device);
+}
+
+static void free_board(void *board) {
+    tutti_heap_free(board);
+}
+
+/* Board and counters are kept until no rank reads them any more. */
+static void close_boards(tutti_comm *comm, tutti_same_gpu *s) {
+    if (s->own != NULL) tutti_retire_memory(comm, s->own, free_board);
+    if (s->own_counters != NULL) tutti_retire_memory(comm, s->own_counters, tutti_same_gpu_return_counters);
+    tutti_same_gpu_close_imports(s);
+    free(s->boards);
+}
+
+/* Waits until that place on the board is free; it is occupied when the fastest rank is far ahead. */
+static tutti_status claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t place) {
+    const _Atomic uint64_t *launched = &s->counters->launched[place % TUTTI_SAME_GPU_DEPTH].value;
+    uint64_t before = place > TUTTI_SAME_GPU_DEPTH ? place - TUTTI_SAME_GPU_DEPTH : 0;
+    tutti_deadline deadline = tutti_deadline_after_ms(comm->timeout_ms);
+    tutti_backoff backoff = {.yields = true};
+    while (atomic_load_explicit(launched, memory_order_acquire) < before) { /* pairs with the release in launch_end */
+        TUTTI_TRY(tutti_comm_check(comm));
+        if (tutti_deadline_passed(&deadline))
+            return tutti_fail(TUTTI_ERR_TIMEOUT,
+                              "%d calls on the GPU wait for a rank that is that many calls behind; communicator \"%s\"",
+                              TUTTI_SAME_GPU_DEPTH, comm->name);
+        tutti_backoff_pause(&backoff);
+    }
+    return TUTTI_OK;
+}
+
+/* Publishes this rank's post, which is complete. True if this rank is the last one. */
+static bool arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place) {
+    _Atomic uint64_t *arrived = &s->counters->arrived[place % TUTTI_SAME_GPU_DEPTH].value;
+    atomic_store_explicit(&post->number, place, memory_order_release);
+    /* The last rank sees everything that all others wrote before. */
+    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < (uint64_t)s->nranks) return false;
+    atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched, which frees the place */
+    return true;
+}
 
 /* ------------------------------------------------------------------------------------ open and close */
 
@@ -61,7 +164,7 @@ static void close_engine(tutti_comm *comm) {
     if (s == NULL) return;
     comm->cuda.streams->engine_state = NULL;
     if (s->maps) tutti_device_memory_expect_peers(-1);
-    tutti_same_gpu_close_boards(comm, s);
+    close_boards(comm, s);
     tutti_same_gpu_release_leave(s);
     return_slots(s);
     if (s->chain.tail != NULL) s->device->event_destroy(s->chain.tail);
@@ -104,7 +207,7 @@ static tutti_status agree(tutti_comm *comm, tutti_status status) {
 }
 
 static tutti_status try_out(tutti_comm *comm, tutti_same_gpu *s) {
-    tutti_status status = tutti_same_gpu_open_counters(comm, s);
+    tutti_status status = open_counters(comm, s);
     if (status == TUTTI_OK && !s->alone) status = need_slot(s, &s->in, LEAST_SLOT_BYTES);
     TUTTI_TRY(agree(comm, status));
     return s->alone ? TUTTI_OK : agree(comm, tutti_same_gpu_try_import(comm, s));
@@ -136,7 +239,7 @@ static tutti_status open_engine(tutti_comm *comm) {
         tutti_align_up(sizeof(tutti_same_gpu_post) + 2 * n * sizeof(tutti_same_gpu_region), TUTTI_CACHE_LINE);
     TUTTI_TRY(make_scratch(s));
     TUTTI_TRY(s->device->event_create(&s->chain.tail));
-    TUTTI_TRY(tutti_same_gpu_open_boards(comm, s));
+    TUTTI_TRY(open_boards(comm, s));
     TUTTI_TRY(try_out(comm, s));
     s->maps = !s->alone;
     if (s->maps) warn_of_turns(comm);
@@ -313,7 +416,7 @@ static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_st
                                 .item_bytes = item_bytes,
                                 .segment_bytes = segment_bytes_of(s, call->op, item_bytes)};
     tutti_same_gpu_post *post = tutti_same_gpu_post_at(s, s->rank, plan.place);
-    TUTTI_TRY(tutti_same_gpu_claim(comm, s, plan.place));
+    TUTTI_TRY(claim(comm, s, plan.place));
     post->signature = call->op->signature;
     post->stream = (uint64_t)(uintptr_t)call->stream;
     post->call = tutti_call_of(call->op);
@@ -321,7 +424,7 @@ static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_st
     post->captured = call->captured;
     TUTTI_TRY(plan_call(comm, s, &plan, post));
     if (!call->captured) TUTTI_TRY(tutti_stream_chain_follow(&s->chain, s->device, call->stream));
-    bool last = tutti_same_gpu_arrive(s, post, plan.place);
+    bool last = arrive(s, post, plan.place);
     if (last) TUTTI_TRY(tutti_same_gpu_launch_begin(comm, s, &plan, &launch));
     tutti_status status = put_pieces(comm, s, &plan, post, launch);
     if (launch != NULL) tutti_same_gpu_launch_end(launch);

@@ -161,11 +161,6 @@ static inline size_t tutti_same_gpu_piece(size_t bytes, size_t segment_bytes, ui
     return tutti_min_size(bytes - *start_out, segment_bytes);
 }
 
-/* same_gpu_board.c: opens and closes the boards: all of `s` except slots; collective. */
-tutti_status tutti_same_gpu_open_boards(tutti_comm *comm, tutti_same_gpu *s);
-/* Pins the counters and sets their GPU address. */
-tutti_status tutti_same_gpu_open_counters(tutti_comm *comm, tutti_same_gpu *s);
-void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s);
 /* same_gpu_regions.c: maps the first allocation that the next rank in another process has shared; all ranks have shared
  * one before. */
 tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
@@ -180,10 +175,6 @@ tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *mem
 /* Finds the address of a region of `rank` in this process. TUTTI_ERR_DATA: the region is invalid. */
 tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
                                  const tutti_same_gpu_region *region, void **memory_out);
-/* same_gpu_board.c: waits until that place on the board is free; it is occupied when the fastest rank is far ahead. */
-tutti_status tutti_same_gpu_claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t place);
-/* Publishes this rank's post, which is complete. True if this rank is the last one. */
-bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place);
 
 /* same_gpu_steps.c: enqueued in the plan's stream; `pieces` is TUTTI_SAME_GPU_END for the last piece. */
 tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
