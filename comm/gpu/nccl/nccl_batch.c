@@ -130,24 +130,6 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
     }
 }
 
-static tutti_status follow(tutti_nccl_state *state, tutti_stream stream, tutti_stream leader) {
-    const tutti_device *device = state->comm->cuda.streams->device;
-    TUTTI_TRY(device->event_record(state->joint, leader));
-    return device->stream_wait_event(stream, state->joint);
-}
-
-tutti_status tutti_nccl_step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out) {
-    *stream_out = stream;
-    if ((uintptr_t)stream != TUTTI_STREAM_OF_THREAD) return TUTTI_OK;
-    if (state->aside == NULL) TUTTI_TRY(state->comm->cuda.streams->device->stream_create(&state->aside));
-    *stream_out = state->aside;
-    return follow(state, state->aside, stream);
-}
-
-tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, tutti_stream aside) {
-    return stream == aside ? TUTTI_OK : follow(state, stream, aside);
-}
-
 tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
     *batch_out =
         (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms, .stream = call->stream};

@@ -145,6 +145,28 @@ static tutti_status carry_out(tutti_nccl_state *state, const tutti_stream_call *
     }
 }
 
+static tutti_status follow(tutti_nccl_state *state, tutti_stream stream, tutti_stream leader) {
+    const tutti_device *device = state->comm->cuda.streams->device;
+    TUTTI_TRY(device->event_record(state->joint, leader));
+    return device->stream_wait_event(stream, state->joint);
+}
+
+/* Returns the stream for NCCL calls that belong in `stream`, ordered after all that is in it. NCCL enqueues on its
+ * own thread, where the handle of a thread's own default stream means another stream: then this is a stream made
+ * here. */
+static tutti_status step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out) {
+    *stream_out = stream;
+    if ((uintptr_t)stream != TUTTI_STREAM_OF_THREAD) return TUTTI_OK;
+    if (state->aside == NULL) TUTTI_TRY(state->comm->cuda.streams->device->stream_create(&state->aside));
+    *stream_out = state->aside;
+    return follow(state, state->aside, stream);
+}
+
+/* Orders later work in `stream` after the work in the stream that step_aside returned. */
+static tutti_status step_back(tutti_nccl_state *state, tutti_stream stream, tutti_stream aside) {
+    return stream == aside ? TUTTI_OK : follow(state, stream, aside);
+}
+
 tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     tutti_nccl_state *state = comm->cuda.streams->engine_state;
     const tutti_op *op = call->op;
@@ -153,7 +175,7 @@ tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call)
         op->srcs == NULL && op->dsts == NULL && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
     if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* the same on all ranks */
     if (!call->captured) use_memory(state, op); /* registration is forbidden during a capture */
-    TUTTI_TRY(tutti_nccl_step_aside(state, call->stream, &own.stream));
+    TUTTI_TRY(step_aside(state, call->stream, &own.stream));
     TUTTI_TRY(carry_out(state, &own));
-    return tutti_nccl_step_back(state, call->stream, own.stream);
+    return step_back(state, call->stream, own.stream);
 }

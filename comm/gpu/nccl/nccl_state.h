@@ -1,13 +1,12 @@
 /*
  * Shared by the files nccl*.c: the NCCL communicator of a communicator, and how calls on it are made.
  *
- *   nccl.c          the engine: whether all ranks have NCCL, health, abort, close
+ *   nccl.c          the engine: whether all ranks have NCCL, NCCL communicators (created by all ranks, or split from
+ *                   the parent's), health, abort, close
  *   nccl_ending.c   the end of NCCL communicators
- *   nccl_open.c     NCCL communicators: created by all ranks, or split from the parent's
  *   nccl_batch.c    NCCL calls as one group, and the wait until they are in the stream
  *   nccl_call.c     collectives that move data
- *   nccl_reduce.c   collectives that reduce, where NCCL gives the results that tutti.h promises
- *   nccl_ordered.c  all other reductions: NCCL moves the data, our kernel reduces in rank order
+ *   nccl_reduce.c   collectives that reduce: by NCCL, or moved by NCCL and reduced by our kernel in rank order
  *   nccl_memory.c   memory of ncclMemAlloc, registered at its first use
  *
  * Invariant: `handle` is used only under `lock`; after `aborted` is set there is no handle. NCCL communicators are
@@ -78,13 +77,6 @@ void tutti_nccl_ending_release(tutti_nccl_ending *ending);
 /* Ends an unused handle. */
 void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle);
 
-/* ------------------------------------------------------------------------------------------- nccl_open.c */
-
-/* Creates the NCCL communicator; collective. */
-tutti_status tutti_nccl_connect(tutti_nccl_state *state);
-/* tutti_stream_engine.split */
-tutti_status tutti_nccl_split(tutti_comm *parent, tutti_comm *child, int color);
-
 /* ------------------------------------------------------------------------------------------ nccl_batch.c */
 
 /* Calls between begin and finish, which NCCL executes as one group. */
@@ -123,13 +115,6 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
 tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tutti_nccl_result result,
                                 const char *name);
 
-/* Returns the stream for NCCL calls that belong in `stream`, ordered after all that is in it. NCCL enqueues on its
- * own thread, where the handle of a thread's own default stream means another stream: then this is a stream made
- * here. */
-tutti_status tutti_nccl_step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out);
-/* Orders later work in `stream` after the work in the stream that step_aside returned. */
-tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, tutti_stream aside);
-
 /* Takes the scratch for this call. Fails in a stream that is being captured. */
 tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call);
 /* Returns the scratch: the work enqueued in the stream so far is all that uses it. */
@@ -139,7 +124,6 @@ tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream
 
 tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call);
 tutti_status tutti_nccl_reduce(tutti_nccl_state *state, const tutti_stream_call *call);
-tutti_status tutti_nccl_ordered(tutti_nccl_state *state, const tutti_stream_call *call);
 
 /* ---------------------------------------------------------------------------------------- nccl_memory.c */
 
