@@ -19,15 +19,7 @@ tutti_status tutti_hierarchical(tutti_comm *comm, const tutti_op *op);
  * operation measures. */
 tutti_status tutti_hierarchical_inherit(tutti_comm *comm, const tutti_comm *parent);
 
-/* ------------------------------------------------------------------------------------------- its parts */
-
-/* One delegate per host takes part between hosts. */
-tutti_status tutti_hierarchical_broadcast(tutti_comm *comm, const tutti_op *op);
-tutti_status tutti_hierarchical_reduce(tutti_comm *comm, const tutti_op *op);
-tutti_status tutti_hierarchical_all_reduce_delegated(tutti_comm *comm, const tutti_op *op);
-/* reduce_scatter and its v-variant. */
-tutti_status tutti_hierarchical_reduce_scatter(tutti_comm *comm, const tutti_op *op);
-/* all_gather and its v-variant. */
+/* hierarchical_copy.c: all_gather and its v-variant. */
 tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op);
 /* Kinds in which each byte has one receiver: all_to_all, gather, scatter and their v-variants. */
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op);
@@ -41,13 +33,6 @@ tutti_rail tutti_hierarchical_rail(tutti_comm *comm, const tutti_op *op);
 /* Memory for a call on a rail, and own_bytes for the caller; both in the heap. */
 tutti_status tutti_hierarchical_setup(tutti_comm *comm, tutti_kind kind, size_t bytes, size_t own_bytes,
                                       tutti_rail_setup *setup_out, char **own_out);
-/* The vector of `count` elements of op for a call between hosts. */
-tutti_rail_vector tutti_hierarchical_vector(const tutti_comm *comm, const tutti_op *op, const void *src, void *dst,
-                                            size_t count);
-/* The reduction between hosts, once each host has its sum. */
-tutti_reduction tutti_hierarchical_between(const tutti_op *op);
-/* The reduction within a host. */
-tutti_reduction tutti_hierarchical_within(const tutti_op *op);
 
 /* ------------------------------------------------------------------------------------------- in pieces */
 

@@ -60,24 +60,6 @@ tutti_status tutti_hierarchical_setup(tutti_comm *comm, tutti_kind kind, size_t 
     return TUTTI_OK;
 }
 
-tutti_reduction tutti_hierarchical_within(const tutti_op *op) {
-    return op->reduction == TUTTI_AVG ? TUTTI_SUM : op->reduction;
-}
-
-tutti_reduction tutti_hierarchical_between(const tutti_op *op) {
-    return op->reduction == TUTTI_PREMUL_SUM ? TUTTI_SUM : op->reduction;
-}
-
-tutti_rail_vector tutti_hierarchical_vector(const tutti_comm *comm, const tutti_op *op, const void *src, void *dst,
-                                            size_t count) {
-    return (tutti_rail_vector){.src = src,
-                               .dst = dst,
-                               .count = count,
-                               .type = op->type,
-                               .reduction = tutti_hierarchical_between(op),
-                               .divisor = op->reduction == TUTTI_AVG ? comm->nranks : 1};
-}
-
 /* --------------------------------------------------------------------------------------------- in pieces */
 
 /* The time on the network may grow by this factor compared to one piece. */
