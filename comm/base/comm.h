@@ -191,10 +191,10 @@ typedef struct tutti_wait_state {
     tutti_deadline stall;    /* for the stall report */
     bool reported;
     bool yields;  /* this thread shares its core: do not spin */
-    bool crowded; /* it shares its core with other ranks, more ranks than cores; oversubscribed.h */
+    bool crowded; /* it shares its core with other ranks, more ranks than cores; flags.c */
 } tutti_wait_state;
 
-/* When to check the placement of ranks next; oversubscribed.c. */
+/* When to check the placement of ranks next; flags.c. */
 typedef struct tutti_oversubscribed {
     unsigned waits, pause; /* waits since the last check; waits between two checks */
 } tutti_oversubscribed;

@@ -12,15 +12,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
+#include "comm/base/cacheline.h"
 #include "comm/base/call.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
-#include "comm/shm/oversubscribed.h"
 
 /* about the time that a line is on its way; without pauses, since one pause takes as long */
 #define FIRST_LOOKS       24
@@ -176,14 +177,97 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
     return tutti_hooks.monitor_look(comm, comm->wait_state.op, /* deaths */ false);
 }
 
+/* ---------------------------------------------------------------------------------------- shared cores
+ * When a host has more ranks than cores, two things take most of the time of a short call, above all in Python
+ * programs, whose code fills the caches: switches between ranks of one core, and ranks that the system has placed on
+ * one core while another core has fewer. (The system balances cores within tens of milliseconds, unless the ranks ran
+ * a moment ago.)
+ */
+
+#define LINGER_NS   INT64_C(50000) /* time between two calls of some ranks of a Python program */
+#define LEAST_WAITS 64u            /* waits between two checks of the placement: some milliseconds */
+#define MOST_WAITS  65536u         /* if the system moves the ranks back */
+
+static int core_of(const tutti_comm *comm, int rank) {
+    return rank == comm->rank ? sched_getcpu()
+                              : atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed);
+}
+
+/* True if a rank that last ran on this core has not yet reached target in the same flag of its own page. */
+static bool needs_core(const tutti_comm *comm, const tutti_page *page, const _Atomic uint64_t *flag, uint64_t target) {
+    size_t offset = (size_t)((const char *)flag - (const char *)page);
+    int core = sched_getcpu();
+    for (int i = 0; i < comm->nranks; i++) {
+        char *other = (char *)comm->members[i].page;
+        if (i != comm->rank && core_of(comm, i) == core &&
+            !tutti_flag_reached((_Atomic uint64_t *)(other + offset), target))
+            return true;
+    }
+    return false;
+}
+
+/* Waits some microseconds for *flag >= target, a flag of that page, if all ranks of this core have already reached
+ * it: a switch to another of them would gain nothing. A rank of this core that has not reached it can run: what it
+ * waits for is there, since this rank has passed the same calls. If the ranks of the other cores arrive meanwhile,
+ * this rank starts its next call before it switches, with its caches still warm. True: the flag has reached target. */
+static bool linger(const tutti_comm *comm, const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
+    if (needs_core(comm, page, flag, target)) return false;
+    uint64_t start = tutti_ticks();
+    do {
+        for (int i = 0; i < SPINS_PER_SERVICE; i++) {
+            if (tutti_flag_reached(flag, target)) return true;
+            tutti_relax();
+        }
+        tutti_hooks.p2p_progress();
+    } while (tutti_ticks_to_ns(tutti_ticks() - start) < LINGER_NS);
+    return false;
+}
+
+/* Returns a core that this thread may use and that has at least two ranks fewer than this core, else -1. Of the
+ * ranks of a core only the last one moves, so that they do not all move. */
+static int roomier_core(const tutti_comm *comm, const cpu_set_t *allowed) {
+    uint16_t ranks[CPU_SETSIZE] = {0};
+    int own = sched_getcpu(), best = -1;
+    for (int i = 0; i < comm->nranks; i++) {
+        int core = core_of(comm, i);
+        if (core < 0 || core >= CPU_SETSIZE) return -1;
+        if (core == own && i > comm->rank) return -1;
+        ranks[core]++;
+    }
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, allowed) && (best < 0 || ranks[core] < ranks[best])) best = core;
+    return best >= 0 && ranks[best] + 2 <= ranks[own] ? best : -1;
+}
+
+/* Checks, once in many waits, whether this core has more ranks than another core that this thread may use, and
+ * moves there. Threads keep their affinity masks. */
+static void spread(tutti_comm *comm) {
+    tutti_oversubscribed *crowd = &comm->shm.crowd;
+    cpu_set_t allowed, one;
+    if (crowd->pause == 0) crowd->pause = LEAST_WAITS;
+    if (++crowd->waits < crowd->pause) return;
+    crowd->waits = 0;
+    /* A communicator with only some of the host's ranks does not know where the other ranks are. */
+    if (comm->nranks != comm->host_ranks || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    int core = roomier_core(comm, &allowed);
+    if (core >= 0 && crowd->pause < MOST_WAITS) crowd->pause *= 2;
+    else if (core < 0 && crowd->pause > LEAST_WAITS) crowd->pause /= 2;
+    if (core < 0) return;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+/* ------------------------------------------------------------------------------------------------ waiting */
+
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     const tutti_page *page = comm->members[rank].page;
     for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
     if (!comm->wait_state.yields && spin(page, flag, target)) return TUTTI_OK;
     if (comm->wait_state.crowded) {
-        if (tutti_oversubscribed_linger(comm, page, flag, target)) return TUTTI_OK;
-        tutti_oversubscribed_spread(comm);
+        if (linger(comm, page, flag, target)) return TUTTI_OK;
+        spread(comm);
     }
     bool there;
     TUTTI_TRY(yield(comm, flag, target, &there));

@@ -2,7 +2,7 @@
  * Flags between ranks of one host: publish, wait, meet. Every wait of the library on this host ends here.
  *
  * A waiter first spins (if every rank has a core and the awaited rank is on another core; otherwise see
- * oversubscribed.h), then yields, then sleeps on a futex. While it waits, it drives point-to-point messages, checks
+ * flags.c), then yields, then sleeps on a futex. While it waits, it drives point-to-point messages, checks
  * for deaths and broken communicators, reports stalls, and checks its deadline. If the flag is set quickly, the
  * wait makes no system call and reads no clock.
  */

@@ -66,10 +66,18 @@ static tutti_status begin(whole *w) {
     return tutti_shared_meet(comm, op);
 }
 
+/* True if any rank overwrites its input. */
+static bool any_in_place(const tutti_comm *comm, const tutti_op *op) {
+    bool in_place = false;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        in_place = in_place || tutti_shared_posted(comm, op, rank, TUTTI_POST_IN_PLACE);
+    return in_place;
+}
+
 /* True if all ranks lend input and output, and a rank overwrites its input or the vector is long. */
 static bool is_for_slices(const whole *w) {
     if (w->op->kind != TUTTI_KIND_ALL_REDUCE || !tutti_shared_all_lend(w->comm, w->op)) return false;
-    return w->bytes >= LEAST_SLICED_BYTES || tutti_shared_any_in_place(w->comm, w->op);
+    return w->bytes >= LEAST_SLICED_BYTES || any_in_place(w->comm, w->op);
 }
 
 static bool is_direct(const whole *w, int rank) {

@@ -79,13 +79,6 @@ bool tutti_shared_all_lend(const tutti_comm *comm, const tutti_op *op) {
     return flags == both;
 }
 
-bool tutti_shared_any_in_place(const tutti_comm *comm, const tutti_op *op) {
-    bool in_place = false;
-    for (int rank = 0; rank < comm->nranks; rank++)
-        in_place = in_place || tutti_shared_posted(comm, op, rank, TUTTI_POST_IN_PLACE);
-    return in_place;
-}
-
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes) {
     return tutti_peer_translate(comm->members[rank].process, address, bytes);
 }

@@ -42,8 +42,6 @@ tutti_status tutti_shared_outside(int rank);
 uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op);
 /* True if all ranks have posted that they lend input and output. */
 bool tutti_shared_all_lend(const tutti_comm *comm, const tutti_op *op);
-/* True if any rank overwrites its input. */
-bool tutti_shared_any_in_place(const tutti_comm *comm, const tutti_op *op);
 static inline bool tutti_shared_posted(const tutti_comm *comm, const tutti_op *op, int rank, uint32_t flag) {
     return (tutti_post_of(comm, op, rank)->flags & flag) != 0;
 }
