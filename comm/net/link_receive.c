@@ -13,6 +13,7 @@
 #include "comm/base/broken.h"
 #include "comm/base/call.h"
 #include "comm/net/link_state.h"
+#include "comm/shm/peer.h"
 #include "kernels/reduce.h"
 
 #define MAGIC      UINT32_C(0x6b6e6c74) /* "tlnk"; differs on a host of another byte order */
@@ -128,7 +129,7 @@ static tutti_status read_record(tutti_comm *comm, const tutti_op *op, tutti_link
     if (TUTTI_UNLIKELY(!is_sane(&record))) {
         char name[128];
         tutti_fail(TUTTI_ERR_DATA, "received an invalid link record from %s: its memory or the network is damaged",
-                   tutti_link_peer_name(comm, link->rank, name, sizeof name));
+                   tutti_peer_describe_rank(comm, link->rank, name, sizeof name));
         return tutti_comm_break(comm, TUTTI_ERR_DATA);
     }
     if (*broken_out || !in->wanted) return TUTTI_OK;

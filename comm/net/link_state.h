@@ -107,17 +107,6 @@ static inline tutti_link *tutti_link_first(const tutti_comm *comm, int rank) {
 static inline tutti_link *tutti_link_twin(const tutti_comm *comm, int rank) {
     return comm->net.links->all[comm->nranks + rank];
 }
-/* link_open.c: returns the link to that rank, which is created, but not opened, at the first call. */
-tutti_status tutti_link_get(tutti_comm *comm, int rank, bool twin, tutti_link **link_out);
-/* Starts to connect, if that is this side's task. */
-tutti_status tutti_link_start(tutti_comm *comm, tutti_link *link);
-/* TUTTI_OK: the link has been opened. TUTTI_NOT_YET: call again. */
-tutti_status tutti_link_poll(tutti_comm *comm, tutti_link *link);
-/* Starts to open the connections that other ranks have made for this communicator: these ranks may be waiting for
- * them, whatever this rank waits for. */
-tutti_status tutti_link_admit(tutti_comm *comm);
-/* "rank 3 (host b)" */
-const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity);
 
 /* link_receive.c: the record of a transfer. */
 tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes);

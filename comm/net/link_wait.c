@@ -1,15 +1,22 @@
 /*
- * Waiting for links: until one is open, or until transfers are complete. A wait first spins, with no clock reads and no
- * system calls but those of the pipes. Later it yields, then sleeps on the pipes' descriptors, for 4 ms at most. Before
- * each sleep, and every millisecond of a long transfer, it checks the deadline, requests to interrupt the call, whether
- * another thread or another rank of this host has broken the communicator, and whether ranks have reported on their
- * links that they have given up.
+ * Opening of links, and waiting for them: until one is open, or until transfers are complete.
+ *
+ * Of two processes, the one with the lower id connects, and the other one takes the connection from its listener while
+ * it waits. So both may start at any time, and there is one connection (or the number set by TUTTI_TCP_SOCKETS), plus a
+ * second one, the twin, for exchanges.
+ *
+ * A wait first spins, with no clock reads and no system calls but those of the pipes. Later it yields, then sleeps on
+ * the pipes' descriptors, for 4 ms at most. Before each sleep, and every millisecond of a long transfer, it checks the
+ * deadline, requests to interrupt the call, whether another thread or another rank of this host has broken the
+ * communicator, and whether ranks have reported on their links that they have given up.
  */
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +29,8 @@
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
 #include "comm/net/listener.h"
+#include "comm/net/transport/multi_socket.h"
+#include "comm/net/verbs_only.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 
@@ -40,6 +49,153 @@ typedef struct link_wait {
     int64_t sleep_ns;
     unsigned rounds;
 } link_wait;
+
+/* The process of that rank; NULL: unknown. */
+static const tutti_peer *process_of(const tutti_comm *comm, int rank) {
+    return comm->members != NULL ? comm->members[rank].process : NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ opening */
+
+static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
+    tutti_links *links = comm->net.links;
+    if (links == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *links + 2 * (size_t)comm->nranks * sizeof links->all[0], &links));
+        tutti_status status = tutti_calloc(2 * (size_t)comm->nranks, sizeof links->busy[0], &links->busy);
+        if (status != TUTTI_OK) {
+            free(links);
+            return status;
+        }
+        comm->net.links = links;
+    }
+    *links_out = links;
+    return TUTTI_OK;
+}
+
+/* Returns the link to that rank, which is created, but not opened, at the first call. */
+static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link **link_out) {
+    tutti_links *links;
+    TUTTI_TRY(get_links(comm, &links));
+    int place = twin ? comm->nranks + rank : rank;
+    if (links->all[place] == NULL) {
+        tutti_link *link = aligned_alloc(TUTTI_CACHE_LINE, sizeof *link);
+        if (link == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link (%zu bytes)", sizeof *link);
+        memset(link, 0, offsetof(tutti_link, in.buffer)); /* pages of the buffer are allocated at first use */
+        link->rank = rank;
+        link->is_twin = twin;
+        links->all[place] = link;
+    }
+    *link_out = links->all[place];
+    return TUTTI_OK;
+}
+
+/* The best transport that both sides support; both compute the same one. */
+static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
+    const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank],
+                              *other = &comm->net.hosts->listeners[rank];
+    int common =
+        tutti_transport_common(own->transports, other->transports & tutti_verbs_only_mask(process_of(comm, rank)));
+    if (common < 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "the two ranks have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
+                          own->transports == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
+    *transport_out = (uint32_t)common;
+    return TUTTI_OK;
+}
+
+/* The ticket of the connection between this rank and another, and whether this rank connects. */
+static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *ticket,
+                                 bool *connects_out) {
+    const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank],
+                              *other = &comm->net.hosts->listeners[rank];
+    int order = memcmp(own->process, other->process, sizeof own->process);
+    bool connects = order != 0 ? order < 0 : comm->rank < rank;
+    const tutti_listener_info *from = connects ? own : other, *to = connects ? other : own;
+    memset(ticket, 0, sizeof *ticket);
+    memcpy(ticket->from, from->process, sizeof ticket->from);
+    memcpy(ticket->to, to->process, sizeof ticket->to);
+    ticket->comm_id = comm->id;
+    ticket->from_rank = connects ? comm->rank : rank;
+    ticket->to_rank = connects ? rank : comm->rank;
+    ticket->use = twin ? TUTTI_CONN_LINK_TWIN : TUTTI_CONN_LINK;
+    *connects_out = connects;
+    TUTTI_TRY(choose_transport(comm, rank, &ticket->transport));
+    ticket->lanes = tutti_multi_socket_lanes(tutti_transports[ticket->transport]);
+    return TUTTI_OK;
+}
+
+static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_conn_id *ticket,
+                              const tutti_connection *taken) {
+    tutti_listener_info listener = comm->net.hosts->listeners[link->rank];
+    /* leaves no other transport to fall back to */
+    listener.transports &= tutti_verbs_only_mask(process_of(comm, link->rank));
+    return tutti_async_connect_start(&listener, ticket, taken, comm->connect_timeout_ms, &link->attempt);
+}
+
+static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
+    tutti_link *link = twin ? tutti_link_twin(comm, rank) : tutti_link_first(comm, rank);
+    tutti_conn_id ticket;
+    bool connects;
+    tutti_connection taken[TUTTI_LANES_MOST];
+    if (link != NULL && (link->pipe != NULL || link->attempt != NULL)) return TUTTI_OK;
+    if (write_ticket(comm, rank, twin, &ticket, &connects) != TUTTI_OK || connects) return TUTTI_OK;
+    if (tutti_listener_take(&ticket, taken) != TUTTI_OK) return TUTTI_OK;
+    tutti_status status = get_link(comm, rank, twin, &link);
+    if (status == TUTTI_OK) return open_link(comm, link, &ticket, taken);
+    for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
+    return status;
+}
+
+/* Starts to open the connections that other ranks have made for this communicator: these ranks may be waiting for
+ * them, whatever this rank waits for. */
+static tutti_status admit_all(tutti_comm *comm) {
+    uint64_t count = tutti_listener_count();
+    if (comm->net.hosts == NULL || count == comm->net.links->door_seen) return TUTTI_OK;
+    comm->net.links->door_seen = count;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (rank == comm->rank) continue;
+        TUTTI_TRY(admit(comm, rank, /* twin */ false));
+        TUTTI_TRY(admit(comm, rank, /* twin */ true));
+    }
+    return TUTTI_OK;
+}
+
+/* Starts to connect, if that is this side's task. */
+static tutti_status start_link(tutti_comm *comm, tutti_link *link) {
+    bool connects;
+    tutti_conn_id ticket;
+    TUTTI_TRY(write_ticket(comm, link->rank, link->is_twin, &ticket, &connects));
+    return connects && link->attempt == NULL ? open_link(comm, link, &ticket, /* taken */ NULL) : TUTTI_OK;
+}
+
+/* TUTTI_OK: the link has been opened. TUTTI_NOT_YET: call again. */
+static tutti_status poll_link(tutti_comm *comm, tutti_link *link) {
+    TUTTI_TRY(admit_all(comm));
+    tutti_status status = link->attempt != NULL ? tutti_async_connect_take(link->attempt, &link->pipe) : TUTTI_NOT_YET;
+    if (status == TUTTI_NOT_YET) return status;
+    link->attempt = NULL;
+    if (status == TUTTI_OK) status = tutti_verbs_only_admit(process_of(comm, link->rank), link->pipe);
+    if (status != TUTTI_OK) link->pipe = NULL;
+    return status;
+}
+
+const tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank) {
+    const tutti_link *link = comm->net.links != NULL ? tutti_link_first(comm, rank) : NULL;
+    return link != NULL ? link->pipe : NULL;
+}
+
+tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
+    tutti_link *link = NULL;
+    tutti_status status = get_link(comm, rank, /* twin */ false, &link);
+    if (status == TUTTI_OK && link->pipe != NULL)
+        status = tutti_fail(TUTTI_ERR_ARGUMENT, "there is a link to rank %d already", rank);
+    if (status != TUTTI_OK) {
+        pipe->transport->close(pipe);
+        return status;
+    }
+    link->pipe = pipe;
+    return TUTTI_OK;
+}
 
 /* ------------------------------------------------------------------------------------------------ reports */
 
@@ -65,13 +221,13 @@ static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
     text[0] = '\0';
     if (links->awaited != NULL)
         snprintf(text, capacity, "%s, which has not connected",
-                 tutti_link_peer_name(comm, links->awaited->rank, name, sizeof name));
+                 tutti_peer_describe_rank(comm, links->awaited->rank, name, sizeof name));
     for (int i = 0; i < links->nbusy && used + 1 < capacity; i++) {
         char progress[160];
         int rank = links->busy[i]->rank;
         if (links->busy[i]->is_twin && tutti_link_first(comm, rank)->busy) continue; /* reported with the first link */
         used += (size_t)snprintf(text + used, capacity - used, "%s%s, which %s", used > 0 ? ", " : "",
-                                 tutti_link_peer_name(comm, rank, name, sizeof name),
+                                 tutti_peer_describe_rank(comm, rank, name, sizeof name),
                                  describe_progress(comm, rank, progress, sizeof progress));
     }
 }
@@ -123,7 +279,7 @@ static tutti_status mourn(tutti_comm *comm, int rank) {
     tutti_call record = tutti_call_of(comm->wait_state.op);
     tutti_fail(TUTTI_ERR_PEER_DIED,
                "%s died, or its host does not answer any more; %s of communicator \"%s\" cannot go on",
-               tutti_link_peer_name(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
+               tutti_peer_describe_rank(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
                comm->name);
     return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
 }
@@ -156,7 +312,7 @@ tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *l
         link->pipe->status,
         "rank %d lost its connection to %s, which has ended, has given up (its own output says why) or cannot be "
         "reached any more (%s; it %s); %s of communicator \"%s\" cannot go on",
-        comm->rank, tutti_link_peer_name(comm, link->rank, name, sizeof name), link->pipe->error,
+        comm->rank, tutti_peer_describe_rank(comm, link->rank, name, sizeof name), link->pipe->error,
         describe_progress(comm, link->rank, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
         comm->name);
     return tutti_comm_break(comm, link->pipe->status);
@@ -180,7 +336,7 @@ static tutti_status look(link_wait *wait) {
     TUTTI_TRY(tutti_comm_check(comm));
     TUTTI_TRY(tutti_interrupt_check());
     TUTTI_TRY(look_at_host(comm));
-    TUTTI_TRY(tutti_link_admit(comm));
+    TUTTI_TRY(admit_all(comm));
     TUTTI_TRY(look_at_links(comm, comm->wait_state.op));
     TUTTI_TRY(look_for_deaths(wait));
     return tutti_wait_state_check(comm, tell_awaited);
@@ -236,13 +392,13 @@ static tutti_status pause_wait(link_wait *wait, bool moved) {
     return TUTTI_OK;
 }
 
-/* ----------------------------------------------------------------------------------------------- opening */
+/* --------------------------------------------------------------------------- waiting until a link is open */
 
 /* Waits until the link is open: the other side may start the operation as late as its deadline allows. */
 static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
     link_wait wait = {.comm = comm, .sleep_ns = SHORTEST_SLEEP_NS};
     for (;;) {
-        tutti_status status = tutti_link_poll(comm, link);
+        tutti_status status = poll_link(comm, link);
         if (status != TUTTI_NOT_YET) return status;
         TUTTI_TRY(pause_wait(&wait, /* moved */ false));
     }
@@ -252,13 +408,13 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
     char name[128];
     if (comm->net.hosts == NULL || comm->net.hosts->listeners == NULL)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no link to rank %d", link->rank);
-    tutti_status status = tutti_link_start(comm, link);
+    tutti_status status = start_link(comm, link);
     comm->net.links->awaited = link;
     if (status == TUTTI_OK) status = await_link(comm, link);
     comm->net.links->awaited = NULL;
     if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
     return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
-                              tutti_link_peer_name(comm, link->rank, name, sizeof name));
+                              tutti_peer_describe_rank(comm, link->rank, name, sizeof name));
 }
 
 /* Only socket transports have twins, and only if a link has a single socket (multi_socket.h). */
@@ -272,10 +428,10 @@ tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
     tutti_comm *comm = rail->comm;
     assert(rank >= 0 && rank < rail->n && rank != rail->me);
     tutti_link *link = NULL;
-    TUTTI_TRY(tutti_link_get(comm, rail->ranks[rank], /* twin */ false, &link));
+    TUTTI_TRY(get_link(comm, rail->ranks[rank], /* twin */ false, &link));
     if (TUTTI_UNLIKELY(link->pipe == NULL)) TUTTI_TRY(make(comm, link));
     if (!exchanges || !has_twin(comm, link)) return TUTTI_OK;
-    TUTTI_TRY(tutti_link_get(comm, link->rank, /* twin */ true, &link));
+    TUTTI_TRY(get_link(comm, link->rank, /* twin */ true, &link));
     return TUTTI_LIKELY(link->pipe != NULL) ? TUTTI_OK : make(comm, link);
 }
 

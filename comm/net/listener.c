@@ -1,8 +1,8 @@
 /*
- * The listener's addresses and its thread, which accepts connections, authenticates each, and passes on those that
- * succeed (arrivals.c). See listener.h.
+ * The listener's addresses; its thread, which accepts connections and authenticates each; and those that have succeeded
+ * and wait to be taken. See listener.h.
  *
- *   accept -> HELLO (its bytes arrive) -> PROOF (answer sent; its bytes arrive) -> passed on, or closed
+ *   accept -> HELLO (its bytes arrive) -> PROOF (answer sent; its bytes arrive) -> kept, or closed
  *
  * The thread waits for all of them at once, with epoll. Unauthenticated connections have a few seconds. If there are
  * too many, the oldest of those that have sent nothing is closed, so that a flood of bare connections cannot keep out
@@ -47,10 +47,122 @@
 #define STRANGER_MS    3000
 #define PRUNE_MS       5000
 #define MOST_EVENTS    32
+#define MOST_ARRIVED   4096 /* unit: pipes */
+#define LONGEST_S      600  /* for which a connection waits to be taken */
 
 /* Under TUTTI_LOCK_LISTENER. */
 static bool opened;
 static tutti_listener_info own_card;
+
+/* ------------------------------------------------------------------------------------------ arrived connections
+ * The authenticated connections that have not been taken yet, by ticket.
+ */
+
+typedef struct arrival {
+    tutti_conn_id ticket;
+    tutti_connection connection;
+    int64_t since_ns;
+} arrival;
+
+/* Under TUTTI_LOCK_LISTENER, except bell_fd once it is set. */
+static int bell_fd = -1;
+static arrival *arrivals; /* oldest first */
+static int narrivals, arrivals_capacity;
+static _Atomic uint64_t arrived; /* in total */
+
+/* With TUTTI_LOCK_LISTENER held, before the first connection arrives. */
+static void open_bell(void) {
+    if (bell_fd < 0) bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+static void remove_arrival(int index) {
+    narrivals--;
+    memmove(arrivals + index, arrivals + index + 1, (size_t)(narrivals - index) * sizeof arrivals[0]);
+}
+
+static int find_arrival(const tutti_conn_id *ticket) {
+    for (int i = 0; i < narrivals; i++)
+        if (memcmp(&arrivals[i].ticket, ticket, sizeof *ticket) == 0) return i;
+    return -1;
+}
+
+static int find_lane(const tutti_conn_id *ticket, uint32_t lane) {
+    tutti_conn_id one = *ticket;
+    one.lane = lane;
+    return find_arrival(&one);
+}
+
+/* The last lane arrives last, so it is checked first. */
+static bool has_all_lanes(const tutti_conn_id *ticket) {
+    uint32_t lane = ticket->lanes;
+    while (lane > 0 && find_lane(ticket, lane - 1) >= 0) lane--;
+    return ticket->lanes > 0 && lane == 0;
+}
+
+static void drop_arrival(int index) {
+    close(arrivals[index].connection.socket);
+    remove_arrival(index);
+}
+
+static bool make_place(void) {
+    if (narrivals == MOST_ARRIVED * (int)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS)) drop_arrival(0);
+    if (narrivals < arrivals_capacity) return true;
+    int capacity = arrivals_capacity == 0 ? 16 : 2 * arrivals_capacity;
+    arrival *more = realloc(arrivals, (size_t)capacity * sizeof *more);
+    if (more == NULL) return false;
+    arrivals = more;
+    arrivals_capacity = capacity;
+    return true;
+}
+
+/* Takes over the connection. */
+static void add_arrival(const tutti_conn_id *ticket, const tutti_connection *connection) {
+    uint64_t one = 1;
+    tutti_lock(TUTTI_LOCK_LISTENER);
+    int earlier = find_arrival(ticket);
+    if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again, and has given up the earlier one */
+    bool kept = make_place();
+    if (kept)
+        arrivals[narrivals++] = (arrival){.ticket = *ticket, .connection = *connection, .since_ns = tutti_now_ns()};
+    tutti_unlock(TUTTI_LOCK_LISTENER);
+    atomic_fetch_add_explicit(&arrived, 1, memory_order_release); /* pairs with _count */
+    if (!kept) close(connection->socket);
+    (void)!write(bell_fd, &one, sizeof one);
+}
+
+uint64_t tutti_listener_count(void) {
+    return atomic_load_explicit(&arrived, memory_order_acquire);
+}
+
+/* Closes connections whose other side has closed, and those that were not taken for very long. */
+static void prune_arrivals(void) {
+    int64_t now_ns = tutti_now_ns();
+    tutti_lock(TUTTI_LOCK_LISTENER);
+    for (int i = narrivals - 1; i >= 0; i--) {
+        char byte;
+        bool gone = recv(arrivals[i].connection.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+        if (gone || now_ns - arrivals[i].since_ns > LONGEST_S * TUTTI_NS_PER_S) drop_arrival(i);
+    }
+    tutti_unlock(TUTTI_LOCK_LISTENER);
+}
+
+/* Returns the connections of all lanes of that ticket; false: they have not all arrived. With TUTTI_LOCK_LISTENER
+ * held. */
+static bool take_arrivals(const tutti_conn_id *ticket, tutti_connection *connections_out) {
+    bool complete = has_all_lanes(ticket);
+    for (uint32_t lane = 0; complete && lane < ticket->lanes; lane++) {
+        int index = find_lane(ticket, lane);
+        connections_out[lane] = arrivals[index].connection;
+        remove_arrival(index);
+    }
+    return complete;
+}
+
+int tutti_listener_notify_fd(void) {
+    return bell_fd;
+}
+
+/* ------------------------------------------------------------------------------ addresses, and the thread */
 
 /* Set before the listener's thread starts. */
 static struct {
@@ -190,7 +302,7 @@ static void check_proof(server *s, watched *stranger) {
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, stranger->fd, NULL);
     tutti_connection connection = {.socket = stranger->fd};
     memcpy(connection.key, stranger->key, sizeof connection.key);
-    tutti_arrivals_add(&stranger->hello.ticket, &connection);
+    add_arrival(&stranger->hello.ticket, &connection);
     stranger->fd = -1;
     drop(s, index_of(s, stranger));
 }
@@ -243,7 +355,7 @@ static void *serve(void *argument) {
         expire(s);
         if (tutti_now_ns() - pruned_ns < PRUNE_MS * TUTTI_NS_PER_MS) continue;
         pruned_ns = tutti_now_ns();
-        tutti_arrivals_prune();
+        prune_arrivals();
     }
 }
 
@@ -425,7 +537,7 @@ static tutti_status open_door(void) {
     if (error != 0) status = tutti_fail_errno(error, "cannot listen at any address of this host");
     if (status == TUTTI_OK) {
         const int nlisteners = card.naddresses;
-        tutti_arrivals_open();
+        open_bell();
         status = advertise(&card);
         if (status != TUTTI_OK) {
             for (int i = 0; i < nlisteners; i++) close(fds[i]);
@@ -458,7 +570,7 @@ tutti_status tutti_listener_take(const tutti_conn_id *ticket, tutti_connection *
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     tutti_lock(TUTTI_LOCK_LISTENER);
     bool listens = own_card.port != 0;
-    bool complete = tutti_arrivals_take(ticket, connections_out);
+    bool complete = take_arrivals(ticket, connections_out);
     tutti_unlock(TUTTI_LOCK_LISTENER);
     if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process accepts no connections: %s", own_card.why);
     return complete ? TUTTI_OK : TUTTI_NOT_YET;

@@ -1,5 +1,5 @@
 /*
- * Shared by the files of the listener: its messages, the keys, and the authenticated connections.
+ * Shared by the files of the listener: its messages and the keys.
  *
  * Every message has a fixed size, and a side never reads beyond the message that is due: later bytes belong to the
  * user of the connection. A hello contains hints at the keys that its sender knows, so that the listener can pick
@@ -98,15 +98,5 @@ struct sockaddr_storage;
 /* The address for bind and connect; returns its length. */
 unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port,
                                  struct sockaddr_storage *address_out);
-
-/* arrivals.c: the authenticated connections. Called with TUTTI_LOCK_LISTENER held, before the first one arrives. */
-void tutti_arrivals_open(void);
-/* Takes over the connection. */
-void tutti_arrivals_add(const tutti_conn_id *ticket, const tutti_connection *connection);
-/* Closes connections whose other side has closed, and those that were not taken for very long. */
-void tutti_arrivals_prune(void);
-/* Returns the connections of all lanes of that ticket; false: they have not all arrived. With TUTTI_LOCK_LISTENER
- * held. */
-bool tutti_arrivals_take(const tutti_conn_id *ticket, tutti_connection *connections_out);
 
 #endif

@@ -107,18 +107,11 @@ static const char *phase_text(const tutti_request *request) {
     return "it has ended";
 }
 
-static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {
-    if (rank < 0) snprintf(text, capacity, "any rank");
-    else
-        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", rank, comm->members[rank].process->host,
-                 (int)comm->members[rank].process->pid, tutti_comm_job_rank(comm, rank, (char[40]){0}));
-}
-
 /* "send of 8 bytes to rank 1 (host h, pid 7) ...". Returns `text`. */
 const char *tutti_request_describe(const tutti_request *request, char *text, size_t capacity) {
     const tutti_comm *comm = request->port->comm;
-    char rank[128], tag[32] = "any tag", moved[64] = "";
-    describe_rank(comm, request->peer, rank, sizeof rank);
+    char rank[128] = "any rank", tag[32] = "any tag", moved[64] = "";
+    if (request->peer >= 0) tutti_peer_describe_rank(comm, request->peer, rank, sizeof rank);
     if (request->tag != TUTTI_ANY_TAG) snprintf(tag, sizeof tag, "tag %lld", (long long)request->tag);
     if (request->moved > 0) snprintf(moved, sizeof moved, " (%zu of %zu bytes)", request->moved, request->wanted);
     bool receives = is_receive(request);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/status.h"
+#include "comm/base/comm.h"
 #include "comm/base/hooks.h"
 #include "comm/base/namespace.h"
 #include "comm/shm/directory.h"
@@ -204,4 +206,14 @@ bool tutti_peer_death_is_published(const tutti_peer *peer) {
     bool told = peer->death_told;
     tutti_unlock(TUTTI_LOCK_PEERS);
     return told;
+}
+
+const char *tutti_peer_describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {
+    const tutti_peer *peer = comm->members != NULL ? comm->members[rank].process : NULL;
+    char job[40];
+    if (peer != NULL)
+        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", rank, peer->host, (int)peer->pid,
+                 tutti_comm_job_rank(comm, rank, job));
+    else snprintf(text, capacity, "rank %d", rank);
+    return text;
 }

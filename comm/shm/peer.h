@@ -86,4 +86,7 @@ static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t addres
     return peer->base + offset;
 }
 
+/* "rank 3 (host b, pid 7)"; only the rank where its process is not known. Returns `text`. */
+const char *tutti_peer_describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity);
+
 #endif
