@@ -273,10 +273,22 @@ static tutti_status map_own(tutti_local_bootstrap *c, tutti_member *members) {
     return TUTTI_OK;
 }
 
+/* Sends `status` to all connected ranks; ranks that have not connected cannot be reached. */
+static void send_all(const tutti_local_bootstrap *c, tutti_status status) {
+    tutti_local_message w;
+    char text[TUTTI_LOCAL_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    tutti_local_fill_message(&w, status);
+    for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && c->peers != NULL; local_rank++)
+        if (c->peers[local_rank].connection >= 0)
+            (void)tutti_local_wire_send(c->peers[local_rank].connection, &w, sizeof w, NULL, 0, c->deadline);
+    tutti_fail(status, "%s", text);
+}
+
 tutti_status tutti_local_bootstrap_share(tutti_local_bootstrap *c, tutti_status status, tutti_member *members) {
     if (tutti_local_leads(c)) {
         if (status == TUTTI_OK) status = hand_out(c);
-        if (status != TUTTI_OK) tutti_local_send_all(c, status);
+        if (status != TUTTI_OK) send_all(c, status);
         TUTTI_TRY(status);
         TUTTI_TRY(map_own(c, members));
     } else {

@@ -1,5 +1,5 @@
 /*
- * The leader accepts the other ranks of its host; and what both sides use. local_bootstrap.h describes the messages.
+ * The leader accepts the other ranks of its host. local_bootstrap.h describes the messages.
  *
  * It serves all visitors (connections that have not authenticated yet) at once; each sends a few messages.
  * Processes that the peer table names have until the deadline, and their failure is the communicator's. All other
@@ -27,42 +27,6 @@
 #define MOST_ACCEPTED  64   /* in one turn, before visitors are served again */
 #define DEATH_MS       1000 /* a process that has ended may have left messages, which are read first */
 #define LOOK_MS        200  /* interval of checks whether missing ranks have ended */
-
-/* ---------------------------------------------------------------------------------------------- both sides */
-
-void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
-                     const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
-    struct {
-        uint8_t side[8];
-        tutti_local_hello hello;
-        uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES];
-        char socket_name[TUTTI_SOCKET_NAME_BYTES];
-    } text;
-    memset(&text, 0, sizeof text);
-    text.side[0] = (uint8_t)side;
-    text.hello = *h;
-    memcpy(text.nonce, nonce, sizeof text.nonce);
-    snprintf(text.socket_name, sizeof text.socket_name, "%s", c->place->socket_name);
-    tutti_hmac hash;
-    tutti_hmac_init(&hash, c->key, c->key_bytes);
-    tutti_hmac_update(&hash, &text, sizeof text);
-    tutti_hmac_update(&hash, c->prefix, strlen(c->prefix));
-    tutti_hmac_final(&hash, mac);
-}
-
-tutti_status tutti_local_fail_secret(int rank) {
-    return tutti_fail(
-        TUTTI_ERR_REFUSED,
-        "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks; or it "
-        "is creating another communicator, and a false value in the store has directed it here",
-        rank);
-}
-
-void tutti_local_fill_message(tutti_local_message *w, tutti_status status) {
-    memset(w, 0, sizeof *w);
-    w->status = status;
-    if (status != TUTTI_OK) snprintf(w->text, sizeof w->text, "%s", tutti_last_error());
-}
 
 tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table) {
     TUTTI_TRY(tutti_calloc((size_t)tutti_local_nmembers(c), sizeof *c->ranks, &c->ranks));
@@ -392,15 +356,4 @@ tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_
     free(l.visitors);
     free(l.polled);
     return status;
-}
-
-void tutti_local_send_all(const tutti_local_bootstrap *c, tutti_status status) {
-    tutti_local_message w;
-    char text[TUTTI_LOCAL_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    tutti_local_fill_message(&w, status);
-    for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && c->peers != NULL; local_rank++)
-        if (c->peers[local_rank].connection >= 0)
-            (void)tutti_local_wire_send(c->peers[local_rank].connection, &w, sizeof w, NULL, 0, c->deadline);
-    tutti_fail(status, "%s", text);
 }

@@ -40,22 +40,20 @@ static inline int tutti_local_nmembers(const tutti_local_bootstrap *c) {
     return c->place->neighbours;
 }
 
-/* ---- local_leader.c: both sides */
+/* ---- local_wire.c */
 
-/* Fills in c->ranks: the ranks of this host, in ascending order. */
-tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table);
 void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
                      const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]);
 tutti_status tutti_local_fail_secret(int rank);
 /* Fills in a message with `status`; if it is an error, with the error text of this thread. */
 void tutti_local_fill_message(tutti_local_message *w, tutti_status status);
 
-/* ---- local_leader.c: the leader */
+/* ---- local_leader.c */
 
+/* Fills in c->ranks: the ranks of this host, in ascending order. Both sides. */
+tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table);
 /* Creates the segment and accepts all other ranks of this host. */
 tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_table *table);
-/* Sends `status` to all connected ranks; ranks that have not connected cannot be reached. */
-void tutti_local_send_all(const tutti_local_bootstrap *c, tutti_status status);
 tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int local_rank);
 
 #endif

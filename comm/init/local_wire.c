@@ -1,5 +1,5 @@
 /*
- * Messages with file descriptors attached. See local_wire.h.
+ * Messages with file descriptors attached, and what ranks prove and report in them. See local_wire.h, local_state.h.
  */
 #include "comm/init/local_wire.h"
 
@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/init/local_state.h"
 
 typedef union control {
     char bytes[CMSG_SPACE(TUTTI_LOCAL_WIRE_FDS * sizeof(int))];
@@ -170,4 +172,40 @@ bool tutti_local_wire_is_same_user(int fd, int64_t *pid_out) {
     bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0;
     *pid_out = known ? credentials.pid : 0;
     return known && credentials.uid == geteuid();
+}
+
+/* ------------------------------------------------------------------------------------------- the contents */
+
+void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
+                     const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
+    struct {
+        uint8_t side[8];
+        tutti_local_hello hello;
+        uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES];
+        char socket_name[TUTTI_SOCKET_NAME_BYTES];
+    } text;
+    memset(&text, 0, sizeof text);
+    text.side[0] = (uint8_t)side;
+    text.hello = *h;
+    memcpy(text.nonce, nonce, sizeof text.nonce);
+    snprintf(text.socket_name, sizeof text.socket_name, "%s", c->place->socket_name);
+    tutti_hmac hash;
+    tutti_hmac_init(&hash, c->key, c->key_bytes);
+    tutti_hmac_update(&hash, &text, sizeof text);
+    tutti_hmac_update(&hash, c->prefix, strlen(c->prefix));
+    tutti_hmac_final(&hash, mac);
+}
+
+tutti_status tutti_local_fail_secret(int rank) {
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks; or it "
+        "is creating another communicator, and a false value in the store has directed it here",
+        rank);
+}
+
+void tutti_local_fill_message(tutti_local_message *w, tutti_status status) {
+    memset(w, 0, sizeof *w);
+    w->status = status;
+    if (status != TUTTI_OK) snprintf(w->text, sizeof w->text, "%s", tutti_last_error());
 }
