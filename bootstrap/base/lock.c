@@ -39,7 +39,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(DEVICE_MEMORY, UNUSED, "device_memory", "comm/gpu/device_memory.c", "blocks of CUDA memory"),
     ROW(PINNED, UNUSED, "pinned", "comm/gpu/pinned.c", "pinned blocks kept for reuse"),
     ROW(EVENTS, UNUSED, "events", "comm/gpu/event.c", "marks in streams"),
-    ROW(ERROR_POLL, UNUSED, "error_poll", "comm/gpu/error_poll.c", "the list of GPUs whose failures are looked for"),
+    ROW(ERROR_POLL, UNUSED, "error_poll", "comm/gpu/event.c", "the list of GPUs whose failures are looked for"),
     ROW(VERBS, LEFT, "verbs", "comm/net/transport/verbs.c", "the module rdma"),
     ROW(UCX, LEFT, "ucx", "comm/net/transport/ucx/ucx.c", "the module ucx"),
     ROW(TLS, LEFT, "tls", "comm/net/transport/tls.c", "the module tls"),

@@ -6,7 +6,7 @@
  *
  *   put      the stream writes a number to a word of pinned memory when it gets there (write_value)
  *   ask      the word is read
- *   fault    a GPU that has failed writes nothing: a separate thread asks CUDA for failures (error_poll.c)
+ *   fault    a GPU that has failed writes nothing: a separate thread asks CUDA for failures
  *
  * Where streams cannot write to memory, a mark is a CUDA event, and ask queries CUDA. Marks are not for streams
  * that are being captured into a graph: each launch of the graph would write the number of the capture.
@@ -45,15 +45,11 @@ tutti_status tutti_stream_chain_follow(const tutti_stream_chain *chain, const tu
                                        tutti_stream stream);
 tutti_status tutti_stream_chain_extend(tutti_stream_chain *chain, const tutti_device *device, tutti_stream stream);
 
-/* --------------------------------------------------------------------------------------- error_poll.c */
+/* -------------------------------------------------------------------------------------------- failed GPUs */
 
 /* Returns the error poll of that GPU; each process has one per GPU, which is never freed. NULL: out of memory. */
 tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index);
-/* Must be called before status; the GPU must be current. May be called repeatedly. */
-tutti_status tutti_error_poll_open(tutti_error_poll *fault);
 /* Calls are in flight on the GPU: CUDA is polled for the next second. */
 void tutti_error_poll_expect(tutti_error_poll *fault);
-/* TUTTI_OK, or the failure that CUDA has reported, as this thread's error. */
-tutti_status tutti_error_poll_status(const tutti_error_poll *fault);
 
 #endif
