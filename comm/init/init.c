@@ -19,6 +19,7 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/store/secret.h"
+#include "comm/base/namespace.h"
 #include "comm/base/page.h"
 #include "comm/init/address_exchange.h"
 #include "comm/init/init.h"
@@ -30,6 +31,8 @@
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 #include "comm/shm/segment.h"
+
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
 
 typedef struct meeting {
     tutti_comm *comm;
@@ -43,6 +46,49 @@ typedef struct meeting {
     tutti_peer_table *table; /* leader */
     tutti_local_bootstrap bootstrap;
 } meeting;
+
+/* ---------------------------------------------------------------------------------------- this rank's card */
+
+/* Number of the machine, from the id of this boot; 0: unknown. */
+static uint64_t read_machine(void) {
+    unsigned long long high = 0, middle = 0, low = 0;
+    FILE *file = fopen(BOOT_ID, "re");
+    if (file == NULL) return 0;
+    int fields = fscanf(file, "%llx-%llx-%llx", &high, &middle, &low);
+    fclose(file);
+    return fields == 3 ? high << 32 | middle << 16 | low : 0;
+}
+
+static void read_host_id(char *text, size_t capacity) {
+    const char *told = tutti_setting_text(TUTTI_SETTING_HOST_ID);
+    snprintf(text, capacity, "%s", told);
+    if (told[0] != '\0') return;
+    FILE *file = fopen(BOOT_ID, "re");
+    if (file == NULL || fgets(text, (int)capacity, file) == NULL) gethostname(text, capacity - 1);
+    if (file != NULL) fclose(file);
+    text[strcspn(text, "\n")] = '\0';
+    /* The sockets over which descriptors of memory are passed reach only within a network namespace. */
+    size_t used = strlen(text);
+    uint64_t network = tutti_namespace_net();
+    if (network != 0) snprintf(text + used, capacity - used, "/%llx", (unsigned long long)network);
+}
+
+/* This rank's card, except the name of its socket. */
+static tutti_status fill_card(int rank, int nranks, tutti_peer_info *card_out) {
+    tutti_peer *self;
+    TUTTI_TRY(tutti_peer_self(&self));
+    tutti_peer_info card = {.rank = rank, .nranks = nranks, .pid = getpid()};
+    card.pid_space = tutti_namespace_pid();
+    snprintf(card.version, sizeof card.version, "%s", tutti_version());
+    tutti_settings_agreed(card.settings, sizeof card.settings);
+    read_host_id(card.host_id, sizeof card.host_id);
+    card.machine = read_machine();
+    memcpy(card.host, self->host, sizeof card.host);
+    tutti_cpus_allowed(&card.cores);
+    card.most_cores = tutti_cpus_most();
+    *card_out = card;
+    return TUTTI_OK;
+}
 
 /* ---------------------------------------------------------------------------------------- several hosts */
 
@@ -235,7 +281,7 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
                                           .listen_fd = -1,
                                           .connection = -1};
     tutti_timing_over(TUTTI_TIMING_MEMORY);
-    tutti_status status = tutti_peer_info_fill(comm->rank, comm->nranks, &m.own);
+    tutti_status status = fill_card(comm->rank, comm->nranks, &m.own);
     if (status == TUTTI_OK) status = tutti_local_bootstrap_listen(m.own.socket_name, &m.bootstrap.listen_fd);
     if (status == TUTTI_OK) status = tutti_peer_table_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.table);
     tutti_timing_over(TUTTI_TIMING_ROLL);

@@ -24,7 +24,4 @@ typedef struct tutti_peer_info {
     int32_t most_cores; /* core limit of its cgroup */
 } tutti_peer_info;
 
-/* Fills in this rank's card, except the name of its socket. */
-tutti_status tutti_peer_info_fill(int rank, int nranks, tutti_peer_info *card_out);
-
 #endif
