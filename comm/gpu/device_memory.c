@@ -21,7 +21,7 @@ typedef struct block {
     size_t bytes;
     int index;                               /* index of its GPU */
     bool shared;                             /* a peer may have it mapped */
-    bool free;                               /* a shared block that can be reused */
+    bool free;                               /* a shared block that can be reused; streams may still use it */
     const tutti_device_allocator *allocator; /* that allocated it; NULL: CUDA itself (cudaMalloc) */
 } block;
 
@@ -98,6 +98,7 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
     TUTTI_TRY(device->current(&index));
     void *known = reuse(tutti_max_size(bytes, 1), index);
     if (known != NULL) {
+        (void)device->sync(); /* a call may still use it; later calls report failures */
         *memory_out = known;
         return TUTTI_OK;
     }
@@ -171,16 +172,20 @@ bool tutti_device_memory_free(void *memory, const tutti_device_allocator *alloca
     const tutti_device *device = NULL;
     int before = 0;
     if (found == NULL) return false;
+    if (kept) {
+        keep(found);
+        *status_out = TUTTI_OK;
+        return true;
+    }
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
     if (status == TUTTI_OK) (void)device->sync(); /* a call may still use it; free reports failures */
-    if (!kept) allocator->forget(found->memory);
-    if (status == TUTTI_OK && !kept)
+    allocator->forget(found->memory);
+    if (status == TUTTI_OK)
         status = found->allocator != NULL ? found->allocator->free_(found->memory) : device->free(found->memory);
     if (device != NULL && before != found->index) device->leave(before);
-    if (kept) keep(found);
-    else free(found);
+    free(found);
     *status_out = status;
     return true;
 }

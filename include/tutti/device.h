@@ -49,7 +49,8 @@ TUTTI_API tutti_status tutti_device_use(int device);
  * register, so that collectives on it skip a copy. (Where NCCL is in use, and no communicator has ranks that share
  * the GPU, it is memory of NCCL's own allocator, which peers could not map.) Each block is an allocation of its
  * own: meant for buffers that live long, such as gradient buckets. Aligned to 256 bytes. Free it with
- * tutti_mem_free, which waits for the GPU, as cudaFree does. TUTTI_ERR_MEMORY: the GPU has too little left. */
+ * tutti_mem_free, which waits for the GPU, as cudaFree does. A block that a peer has mapped is kept for the next one of
+ * its size, whose allocation waits instead. TUTTI_ERR_MEMORY: the GPU has too little left. */
 TUTTI_API tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out);
 
 /* For programs that do not use CUDA themselves; streams are cudaStream_t of the calling thread's current GPU, NULL
