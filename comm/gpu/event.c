@@ -252,6 +252,12 @@ tutti_status tutti_stream_event_put(tutti_stream_event *mark, tutti_stream strea
     return TUTTI_OK;
 }
 
+bool tutti_stream_event_value(tutti_stream_event *mark, tutti_device_value *value_out) {
+    if (mark->event != NULL) return false;
+    *value_out = (tutti_device_value){.at = mark->word_on_device, .value = ++mark->number};
+    return true;
+}
+
 tutti_status tutti_stream_event_ask(const tutti_stream_event *mark) {
     if (mark->event != NULL) return mark->device->event_query(mark->event);
     if (has_passed(mark)) return TUTTI_OK;

@@ -30,6 +30,8 @@ void tutti_stream_event_free(tutti_stream_event *mark);
 /* Puts the mark behind all work in the stream so far. Allowed again once the stream has passed the previous
  * point. */
 tutti_status tutti_stream_event_put(tutti_stream_event *mark, tutti_stream stream);
+/* The same for a mark that is put by use_values, with other values: true, and the write. False: only put can. */
+bool tutti_stream_event_value(tutti_stream_event *mark, tutti_device_value *value_out);
 /* TUTTI_OK: the stream has passed the mark, and its earlier writes to pinned memory are visible. TUTTI_NOT_YET: it
  * has not. Any other status is a failure: the stream will never pass the mark. Any thread; a CUDA event is queried
  * on the calling thread's GPU. */

@@ -149,6 +149,12 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
 
 static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *engine, const tutti_stream_call *call,
                             tutti_inflight *track) {
+    if (engine->puts_marks) {
+        tutti_stream_call marked = *call;
+        marked.begun = track->begun;
+        marked.done = track->done;
+        return engine->enqueue(gpu->comm, &marked);
+    }
     if (!engine->minds_deaths) TUTTI_TRY(tutti_stream_event_put(track->begun, call->stream));
     TUTTI_TRY(engine->enqueue(gpu->comm, call));
     return tutti_stream_event_put(track->done, call->stream);

@@ -70,9 +70,10 @@ typedef struct tutti_stream_call {
     const tutti_op *op;
     tutti_stream stream;
     uint64_t number; /* index among the collectives on CUDA memory of this communicator, from 1; equal on all ranks */
-    int64_t timeout_ms; /* timeout of the call, else of the communicator */
-    tutti_work *work;   /* the user's work, or NULL; engines may ignore it */
-    bool captured;      /* the stream is being captured into a CUDA graph: nothing runs now */
+    int64_t timeout_ms;               /* timeout of the call, else of the communicator */
+    tutti_work *work;                 /* the user's work, or NULL; engines may ignore it */
+    bool captured;                    /* the stream is being captured into a CUDA graph: nothing runs now */
+    tutti_stream_event *begun, *done; /* marks before and behind the call, if the engine puts them; else NULL */
 } tutti_stream_call;
 
 /*
@@ -132,6 +133,7 @@ typedef struct tutti_stream_engine {
     bool yields;       /* see open */
     bool captures;     /* enqueue may be called for a stream that is being captured into a CUDA graph */
     bool minds_deaths; /* the engine detects dead and late ranks itself; otherwise the watcher does */
+    bool puts_marks;   /* enqueue puts the marks of a call that is not captured, with its own writes of values */
 } tutti_stream_engine;
 
 /* Makes a mark for streams of the communicator's GPU, which must be current. */

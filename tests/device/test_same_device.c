@@ -238,6 +238,35 @@ Test(same_device, memory_that_peers_map_is_reused_when_the_gpu_has_passed, .time
 
 /* ------------------------------------------------------------------------------------------------- order */
 
+enum { FEW_CALLS = 20 };
+
+/* A driver call costs as much for many waits and writes as for one, so those of a call go together: before and behind
+ * the launcher's kernel, on other ranks all at once. */
+static tutti_status make_few_driver_calls(ranks_context *context, cuda_rank *rank) {
+    void *memory = NULL;
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA);
+    TUTTI_TRY(cuda_alloc(rank, 4000, &memory));
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
+    setenv("STANDIN_FAIL", "write_value:1,wait_value:1,use_values:41", 1); /* two for each call */
+    for (int i = 0; i < FEW_CALLS; i++)
+        TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
+    unsetenv("STANDIN_FAIL");
+    return TUTTI_OK;
+}
+
+static tutti_status few_body(ranks_context *context) {
+    return with_rank(context, make_few_driver_calls);
+}
+
+Test(same_device, a_call_makes_few_driver_calls, .timeout = 60) {
+    if (cuda_real_gpus() > 0) cr_skip_test("the number of calls is known of the stand-in only");
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    prepare(SHARED);
+    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 4, .environment = environment};
+    const char *failure = ranks_run(&options, few_body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 #define CALLS 200 /* more than the board has places */
 
 /* One rank's stream is closed by a gate; the other ranks make further calls, which wait for it on the host only when

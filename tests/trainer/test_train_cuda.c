@@ -215,11 +215,11 @@ Test(train_cuda, ranks_that_share_a_gpu_record_their_steps) {
     double a[TRAINING_LOSSES], b[TRAINING_LOSSES], c[TRAINING_LOSSES];
     int count;
     expect_run(2, &launched, MANY, a);
-    setenv("STANDIN_FAIL", "write_value:40", 1);
+    setenv("STANDIN_FAIL", "use_values:40", 1);
     expect_run(2, &recorded, MANY, b);
     const char *failure = training_losses(RANKS_PROCESSES, 2, &launched, c, &count);
     unsetenv("STANDIN_FAIL");
-    cr_assert(failure != NULL && strstr(failure, "write_value") != NULL, "%s", failure);
+    cr_assert(failure != NULL && strstr(failure, "use_values") != NULL, "%s", failure);
     expect_near(MANY, b, a, 0);
 }
 

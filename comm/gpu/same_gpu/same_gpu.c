@@ -364,7 +364,7 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gp
 /* -------------------------------------------------------------------------------- this rank's stream */
 
 /* Copies this piece of all segments between the user's memory and the slot. */
-static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                               const tutti_same_gpu_post *post, bool input, uint64_t piece) {
     int segments = input ? plan->nin : plan->nout, count = 0;
     const tutti_same_gpu_slot *slot = slot_of(s, plan, input);
@@ -380,6 +380,7 @@ static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, const tutti_s
         s->bytes[count++] = bytes;
     }
     if (count == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_same_gpu_flush(s, plan));
     if (count == 1) return s->device->copy(s->dsts[0], s->srcs[0], s->bytes[0], plan->stream);
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, plan->stream);
 }
@@ -387,7 +388,7 @@ static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, const tutti_s
 /* Enqueues all pieces in the stream; the launcher (launch not NULL) also enqueues the kernels that serve all ranks.
  * A slot has two halves: piece k is copied in after k - 2 has been copied out, and the other ranks read k before
  * they count k + 1. */
-static tutti_status put_pieces(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+static tutti_status put_pieces(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                                const tutti_same_gpu_post *post, tutti_same_gpu_launch *launch) {
     uint64_t pieces = launch != NULL ? tutti_same_gpu_launch_pieces(launch) : plan->pieces;
     for (uint64_t piece = 0; piece < pieces; piece++) {
@@ -424,9 +425,12 @@ static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_st
     post->captured = call->captured;
     TUTTI_TRY(plan_call(comm, s, &plan, post));
     if (!call->captured) TUTTI_TRY(tutti_stream_chain_follow(&s->chain, s->device, call->stream));
+    TUTTI_TRY(tutti_same_gpu_put_mark(s, &plan, call->begun));
     bool last = arrive(s, post, plan.place);
     if (last) TUTTI_TRY(tutti_same_gpu_launch_begin(comm, s, &plan, &launch));
     tutti_status status = put_pieces(comm, s, &plan, post, launch);
+    if (status == TUTTI_OK) status = tutti_same_gpu_put_mark(s, &plan, call->done);
+    if (status == TUTTI_OK) status = tutti_same_gpu_flush(s, &plan);
     if (launch != NULL) tutti_same_gpu_launch_end(launch);
     return status;
 }
@@ -459,6 +463,7 @@ const tutti_stream_engine tutti_engine_same_device = {
     .spares = spares,
     .abort = abort_engine,
     .close = close_engine,
+    .puts_marks = true,
     .yields = true,
     .captures = true,
 };

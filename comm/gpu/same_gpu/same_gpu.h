@@ -150,6 +150,8 @@ typedef struct tutti_same_gpu_plan {
     int nin, nout;        /* segments of this rank's input and output */
     uint64_t pieces;      /* pieces of this rank */
     bool in_staged, out_staged;
+    tutti_device_value values[TUTTI_DEVICE_MOST_VALUES]; /* waits and writes that are to be enqueued next */
+    int nvalues;
 } tutti_same_gpu_plan;
 
 static inline tutti_same_gpu_post *tutti_same_gpu_post_at(const tutti_same_gpu *s, int rank, uint64_t place) {
@@ -176,12 +178,17 @@ tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *mem
 tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
                                  const tutti_same_gpu_region *region, void **memory_out);
 
-/* same_gpu_steps.c: enqueued in the plan's stream; `pieces` is TUTTI_SAME_GPU_END for the last piece. */
-tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
-tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
+/* same_gpu_steps.c: steps of the plan's stream; `pieces` is TUTTI_SAME_GPU_END for the last piece. They are gathered in
+ * the plan, since one driver call for several costs hardly more than for one; flush enqueues them, and must precede
+ * all other work. */
+tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces);
+tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces);
 /* The counterparts for the launcher: wait until all other ranks are ready; let all ranks continue. */
-tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
-tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
+tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces);
+tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces);
+/* Puts a mark; NULL: does nothing. */
+tutti_status tutti_same_gpu_put_mark(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_stream_event *mark);
+tutti_status tutti_same_gpu_flush(const tutti_same_gpu *s, tutti_same_gpu_plan *plan);
 /* Checks if a call can be captured. TUTTI_ERR_UNSUPPORTED, on all ranks alike: it cannot, and no peer has seen the
  * call. */
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream);
@@ -206,7 +213,7 @@ void tutti_same_gpu_return_slot(const char *memory);
 
 /* same_gpu_launch.c: compares all posts and prepares what the caller needs to launch every piece. */
 typedef struct tutti_same_gpu_launch tutti_same_gpu_launch;
-tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                                          tutti_same_gpu_launch **launch_out);
 uint64_t tutti_same_gpu_launch_pieces(const tutti_same_gpu_launch *launch);
 tutti_status tutti_same_gpu_launch_piece(tutti_same_gpu_launch *launch, uint64_t piece);

@@ -22,7 +22,7 @@ typedef struct party {
 struct tutti_same_gpu_launch {
     tutti_comm *comm;
     tutti_same_gpu *s;
-    const tutti_same_gpu_plan *plan;
+    tutti_same_gpu_plan *plan;
     uint64_t pieces;
     party parties[];
 };
@@ -128,7 +128,7 @@ static tutti_status compare_sizes(tutti_same_gpu_launch *launch) {
     return TUTTI_OK;
 }
 
-static tutti_status create(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+static tutti_status create(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                            tutti_same_gpu_launch **launch_out) {
     size_t n = (size_t)s->nranks, heads = sizeof(tutti_same_gpu_launch) + n * sizeof(party);
     char *memory;
@@ -146,7 +146,7 @@ static tutti_status create(tutti_comm *comm, tutti_same_gpu *s, const tutti_same
     return TUTTI_OK;
 }
 
-tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                                          tutti_same_gpu_launch **launch_out) {
     tutti_same_gpu_launch *launch = NULL;
     tutti_status status;
@@ -189,6 +189,7 @@ static tutti_status reduce_segment(const tutti_same_gpu_launch *launch, int read
         bytes = tutti_same_gpu_piece(launch->parties[first].out_bytes[0], launch->plan->segment_bytes, piece, &start);
     int ndsts = 0;
     if (bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_same_gpu_flush(s, launch->plan));
     for (int rank = 0; rank < s->nranks; rank++) {
         s->srcs[rank] = input_at(launch, rank, reader, piece, start);
         s->factors[rank] = launch->parties[rank].post->factor;
@@ -228,12 +229,13 @@ static tutti_status move_piece(const tutti_same_gpu_launch *launch, uint64_t pie
             count += bytes > 0 && s->srcs[count] != s->dsts[count]; /* in place: already there */
         }
     if (count == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_same_gpu_flush(s, launch->plan));
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, launch->plan->stream);
 }
 
 tutti_status tutti_same_gpu_launch_piece(tutti_same_gpu_launch *launch, uint64_t piece) {
     const tutti_same_gpu *s = launch->s;
-    const tutti_same_gpu_plan *plan = launch->plan;
+    tutti_same_gpu_plan *plan = launch->plan;
     /* A rank with fewer pieces has already counted all of its pieces as ready. */
     TUTTI_TRY(tutti_same_gpu_wait_ready(s, plan, piece + 1));
     if (tutti_op_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));

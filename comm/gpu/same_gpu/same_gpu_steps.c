@@ -32,43 +32,64 @@ static tutti_same_gpu_counter *ready_of(const tutti_same_gpu *s, const tutti_sam
     return plan->captured ? &s->on_device->graph_ready[rank] : &s->on_device->ready[rank];
 }
 
-tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
-    return s->device->write_value(plan->stream, &ready_of(s, plan, s->rank)->value, step_of(plan, pieces));
+tutti_status tutti_same_gpu_flush(const tutti_same_gpu *s, tutti_same_gpu_plan *plan) {
+    int count = plan->nvalues;
+    plan->nvalues = 0;
+    return count > 0 ? s->device->use_values(plan->stream, plan->values, count) : TUTTI_OK;
 }
 
-tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
+static tutti_status add(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_device_value value) {
+    if (plan->nvalues == TUTTI_DEVICE_MOST_VALUES) TUTTI_TRY(tutti_same_gpu_flush(s, plan));
+    plan->values[plan->nvalues++] = value;
+    return TUTTI_OK;
+}
+
+static tutti_status add_wait(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_same_gpu_counter *counter,
+                             uint64_t value) {
+    return add(s, plan, (tutti_device_value){.at = &counter->value, .value = value, .waits = true});
+}
+
+static tutti_status add_write(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_same_gpu_counter *counter,
+                              uint64_t value) {
+    return add(s, plan, (tutti_device_value){.at = &counter->value, .value = value, .waits = false});
+}
+
+tutti_status tutti_same_gpu_put_mark(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_stream_event *mark) {
+    tutti_device_value value;
+    if (mark == NULL) return TUTTI_OK;
+    if (tutti_stream_event_value(mark, &value)) return add(s, plan, value);
+    TUTTI_TRY(tutti_same_gpu_flush(s, plan));
+    return tutti_stream_event_put(mark, plan->stream);
+}
+
+tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces) {
+    return add_write(s, plan, ready_of(s, plan, s->rank), step_of(plan, pieces));
+}
+
+tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces) {
     tutti_same_gpu_counter *done = plan->captured ? &s->on_device->graph_done[s->rank] : &s->on_device->done;
-    const tutti_device_value values[] = {{&done->value, step_of(plan, pieces), .waits = true},
-                                         {&done->value, 0, .waits = false}};
-    return s->device->use_values(plan->stream, values, plan->captured && pieces == TUTTI_SAME_GPU_END ? 2 : 1);
+    TUTTI_TRY(add_wait(s, plan, done, step_of(plan, pieces)));
+    return plan->captured && pieces == TUTTI_SAME_GPU_END ? add_write(s, plan, done, 0) : TUTTI_OK;
 }
 
-tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
-    tutti_device_value values[TUTTI_DEVICE_MOST_VALUES];
-    int count = 0;
+tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces) {
     for (int rank = 0; rank < s->nranks; rank++)
-        if (rank != s->rank)
-            values[count++] =
-                (tutti_device_value){&ready_of(s, plan, rank)->value, step_of(plan, pieces), .waits = true};
-    return s->device->use_values(plan->stream, values, count);
+        if (rank != s->rank) TUTTI_TRY(add_wait(s, plan, ready_of(s, plan, rank), step_of(plan, pieces)));
+    return TUTTI_OK;
 }
 
 /* Writes to the counters of all other ranks. */
-static int note_writes(const tutti_same_gpu *s, tutti_same_gpu_counter *counters, uint64_t value,
-                       tutti_device_value *values_out) {
-    int count = 0;
+static tutti_status add_writes(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_same_gpu_counter *counters,
+                               uint64_t value) {
     for (int rank = 0; rank < s->nranks; rank++)
-        if (rank != s->rank) values_out[count++] = (tutti_device_value){&counters[rank].value, value, .waits = false};
-    return count;
+        if (rank != s->rank) TUTTI_TRY(add_write(s, plan, &counters[rank], value));
+    return TUTTI_OK;
 }
 
-tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
-    tutti_device_value values[TUTTI_DEVICE_MOST_VALUES];
-    int count = 0;
-    if (!plan->captured) return s->device->write_value(plan->stream, &s->on_device->done.value, step_of(plan, pieces));
-    if (pieces == TUTTI_SAME_GPU_END) count = note_writes(s, s->on_device->graph_ready, 0, values);
-    count += note_writes(s, s->on_device->graph_done, pieces, values + count);
-    return s->device->use_values(plan->stream, values, count);
+tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, uint64_t pieces) {
+    if (!plan->captured) return add_write(s, plan, &s->on_device->done, step_of(plan, pieces));
+    if (pieces == TUTTI_SAME_GPU_END) TUTTI_TRY(add_writes(s, plan, s->on_device->graph_ready, 0));
+    return add_writes(s, plan, s->on_device->graph_done, pieces);
 }
 
 /* --------------------------------------------------------------------------------------------------- capturing */
