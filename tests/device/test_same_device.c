@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,6 +265,41 @@ Test(same_device, a_call_makes_few_driver_calls, .timeout = 60) {
     prepare(SHARED);
     ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 4, .environment = environment};
     const char *failure = ranks_run(&options, few_body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+/* The last rank to call launches. The ranks, which are threads, take turns at that. */
+static atomic_int first_calls;
+
+static tutti_status take_turns(ranks_context *context, cuda_rank *rank) {
+    void *memory = NULL;
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA);
+    TUTTI_TRY(cuda_alloc(rank, 4000, &memory));
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
+    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
+    const tutti_same_gpu *s = context->comm->cuda.streams->engine_state;
+    uint64_t before = atomic_load(&s->counters->changes), first = atomic_load(&s->counters->launcher) - 1;
+    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
+    for (int i = 0; i < FEW_CALLS; i++) {
+        bool last = context->rank == i / 2 % 2; /* each of them twice in a row */
+        while (last && atomic_load(&first_calls) <= i) sched_yield();
+        TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
+        if (!last) atomic_store(&first_calls, i + 1);
+    }
+    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
+    uint64_t changes = atomic_load(&s->counters->changes) - before;
+    RANKS_CHECK(changes == FEW_CALLS / 2 - (first == 0), "the launcher changed %d times", (int)changes);
+    return TUTTI_OK;
+}
+
+static tutti_status turns_body(ranks_context *context) {
+    return with_rank(context, take_turns);
+}
+
+Test(same_device, changes_of_the_launcher_are_counted, .timeout = 60) {
+    prepare(ORDINARY);
+    const char *failure =
+        ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 2, .environment = environment}, turns_body);
     cr_assert(failure == NULL, "%s", failure);
 }
 

@@ -159,9 +159,18 @@ static void return_slots(tutti_same_gpu *s) {
     s->nkept = 0;
 }
 
+/* For measurements: if ranks are processes, the GPU changes between them whenever the launcher does. */
+static void report_launchers(const tutti_comm *comm, const tutti_same_gpu *s) {
+    if (comm->rank != 0 || s->counters == NULL) return;
+    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": in %llu calls on one GPU the rank that launches changed %llu times",
+              comm->name, (unsigned long long)s->places,
+              (unsigned long long)atomic_load_explicit(&s->counters->changes, memory_order_relaxed));
+}
+
 static void close_engine(tutti_comm *comm) {
     tutti_same_gpu *s = comm->cuda.streams->engine_state;
     if (s == NULL) return;
+    report_launchers(comm, s);
     comm->cuda.streams->engine_state = NULL;
     if (s->maps) tutti_device_memory_expect_peers(-1);
     close_boards(comm, s);

@@ -92,6 +92,7 @@ typedef struct tutti_same_gpu_counters {
     tutti_same_gpu_counter trial;                          /* 1 once a graph with calls was launched */
     tutti_same_gpu_counter arrived[TUTTI_SAME_GPU_DEPTH];  /* number of ranks that have posted */
     tutti_same_gpu_counter launched[TUTTI_SAME_GPU_DEPTH]; /* the last call of this place whose work is enqueued */
+    _Atomic uint64_t launcher, changes; /* the last launcher's rank + 1; how often it was another rank than before */
     /* Set by any rank whose abort releases streams, before it leaves: streams may write to these counters for a
      * long time, so no other communicator may use them. */
     atomic_bool released;

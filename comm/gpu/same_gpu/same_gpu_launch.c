@@ -250,7 +250,9 @@ uint64_t tutti_same_gpu_launch_pieces(const tutti_same_gpu_launch *launch) {
 
 void tutti_same_gpu_launch_end(tutti_same_gpu_launch *launch) {
     const tutti_same_gpu *s = launch->s;
-    uint64_t place = launch->plan->place;
+    uint64_t place = launch->plan->place, own = (uint64_t)s->rank + 1;
+    uint64_t before = atomic_exchange_explicit(&s->counters->launcher, own, memory_order_relaxed);
+    if (before != 0 && before != own) atomic_fetch_add_explicit(&s->counters->changes, 1, memory_order_relaxed);
     atomic_store_explicit(&s->counters->launched[place % TUTTI_SAME_GPU_DEPTH].value, place,
                           memory_order_release); /* pairs with claim */
     free(launch);
