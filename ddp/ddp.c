@@ -213,7 +213,10 @@ static tutti_status rebuild(tutti_ddp *ddp) {
     }
     tutti_ddp_layout_use(ddp, &made);
     ddp->statistics.rebuilt = 1;
-    return TUTTI_OK;
+    if (!tutti_ddp_on_gpu(ddp)) return TUTTI_OK;
+    /* Freeing the old buckets waits for all streams of the process. If ranks are threads, the stream of a rank that has
+     * begun the next step would wait for a bucket of the rank that frees. */
+    return tutti_barrier(ddp->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST));
 }
 
 static void add_times(tutti_ddp *ddp, int64_t finish_called_ns) {
