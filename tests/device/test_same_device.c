@@ -164,10 +164,14 @@ Test(same_device, all_types_and_reductions_are_right, .timeout = 300) {
 static tutti_status use_many_blocks(ranks_context *context, cuda_rank *rank) {
     enum { BLOCKS = TUTTI_SAME_GPU_EXPORTS + 10 };
     static void *blocks[BLOCKS];
+    const size_t page = (size_t)2 << 20; /* CUDA exports whole pages: peers must not map other data with a block */
     int value = context->rank + 1;
     const int expected = context->nranks * (context->nranks + 1) / 2;
     for (int i = 0; i < BLOCKS; i++) {
+        tutti_device_place place;
         TUTTI_TRY(tutti_mem_alloc_cuda(sizeof value, &blocks[i]));
+        TUTTI_TRY(rank->device->locate(blocks[i], &place));
+        RANKS_CHECK(place.bytes % page == 0, "block %d is in an allocation of %zu bytes", i, (size_t)place.bytes);
         TUTTI_TRY(rank->device->copy(blocks[i], &value, sizeof value, rank->streams[0]));
         TUTTI_TRY(tutti_all_reduce(context->comm, blocks[i], blocks[i], 1, TUTTI_INT32, TUTTI_SUM,
                                    &TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA)));
