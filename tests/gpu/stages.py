@@ -165,6 +165,8 @@ def test(check, name, program, limit_s=60, pattern=None, **environment):
         return
     if check.options.standin and program in ("train_auto_cuda", "train_cuda", "module_kernels", "ops_cuda", "ops_rows_cuda"):
         environment["TUTTI_CUDA_MODULE"] = check.standin("training")
+    if check.options.standin and program == "stream_failure":  # its faults are not for NCCL's engine, which nccl_failure tests
+        environment["TUTTI_NCCL_LIBRARY"] = None
     words = [path, "--jobs", "1"] + (["--filter", pattern] if pattern else [])
     check.step(name, words, limit_s, environment, summary=told)
 
@@ -220,6 +222,17 @@ def one_gpu(check):
     test(check, "by way of the host", "stream", 60, TUTTI_ALGORITHM="staged")
     if check.program("all_reduce_perf") is not None and not check.options.standin:
         ask(check, "how many contexts a rank makes", 30, count_answers, "probe_contexts.py", os.path.join(check.build, "bin"))
+
+
+def queues(check):
+    """With fewer hardware queues than streams, a stream that waits stops those in its queue."""
+    for words, setting in (("CUDA's default", None), ("1", "1")):
+        test(check, "streams, works, groups, messages; queues: " + words, "stream_async", 25, TUTTI_TEST_WORLDS="2/0",
+             CUDA_DEVICE_MAX_CONNECTIONS=setting)
+        if os.path.isdir(os.path.join(torch_site(check), "torch_tutti")):
+            check.step("PyTorch: collectives, DDP; queues: " + words, [
+                sys.executable, os.path.join(HERE, "torch_cuda.py"), "--ranks", "2", "--only", "collectives", "streams", "ddp"], 30,
+                       {"PYTHONPATH": torch_site(check), "CUDA_DEVICE_MAX_CONNECTIONS": setting or "8"})
 
 
 def graphs(check):
@@ -302,12 +315,14 @@ def all_reduce_times(check, name, *options, before=()):
         path = new_file(check, "all_reduce-%s-%s.csv" % (name.replace(" ", "-"), least))
         check.step("all_reduce, %s, %s to %s" % (name, least, most),
                    list(before) + [check.program("all_reduce_perf"), "-t", "8", "-b", least, "-e", most, "-f", "8", "-n", rounds, "-w", "10",
-                    "--csv", path] + device + list(options), 30, summary=bandwidth, show=20)
+                    "--csv", path] + device + list(options), 30, {"TUTTI_LOG": "info"}, bandwidth, show=20)
         goals.note_times(check.measured, name, goals.read_times(path))
 
 
 def bandwidth(output):
-    return "; ".join(" ".join(line.split()) for line in re.findall(r"# (Out of bounds.*|Avg bus bandwidth.*)", output))
+    """And how often the rank changed that launches for all, which without MPS is a switch of the process on the GPU."""
+    found = re.findall(r"# (Out of bounds.*|Avg bus bandwidth.*)|(in \d+ calls on one GPU .*)", output)
+    return "; ".join(" ".join("".join(words).split()) for words in found)
 
 
 def benchmarks(check):
@@ -459,6 +474,7 @@ STAGES = {
     "nccl": (nccl, 60, 10, "collectives by NCCL, one rank"),
     "one_gpu": (one_gpu, 130, 40, "collectives of ranks that share a GPU, processes and threads"),
     "graphs": (graphs, 30, 10, "CUDA graphs"),
+    "queues": (queues, 60, 5, "ranks with few hardware queues"),
     "tensors": (tensors, 110, 30, "global tensors"),
     "operators": (operators, 90, 20, "operators on global tensors"),
     "trainer": (trainer, 70, 20, "training"),
