@@ -109,8 +109,8 @@ typedef struct tutti_device {
     /* Host memory that the GPU reads and writes at the address returned in device_out (may be NULL). */
     tutti_status (*alloc_pinned)(size_t bytes, void **memory_out, void **device_out);
     tutti_status (*free_pinned)(void *memory);
-    tutti_status (*pin)(void *memory, size_t bytes, void **device_out); /* existing memory, shared memory included */
-    tutti_status (*unpin)(void *memory);
+    /* Existing memory, shared memory included, which stays pinned for as long as it exists. */
+    tutti_status (*pin)(void *memory, size_t bytes, void **device_out);
     tutti_status (*export_memory)(void *memory, tutti_device_export *export_out);
     /* base_out: start of the allocation, mapped here; one mapping for each export. The export must be from another
      * process. */
@@ -158,9 +158,6 @@ typedef struct tutti_device {
     /* Copies at most `most` bytes; their number is the uint64_t at bytes_at when the stream reaches this operation.
      * src and bytes_at: device addresses of pinned memory; dst: memory of the GPU. */
     tutti_status (*copy_counted)(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);
-    /* Runs a function on a thread of the driver; later work in the stream waits for it. The function must not call
-     * anything in this table. */
-    tutti_status (*call_host)(tutti_stream stream, void (*function)(void *context), void *context);
 } tutti_device;
 
 /* What libtutti_cuda.so exports (bootstrap/machine/module.h). */

@@ -81,8 +81,7 @@ tutti_status tutti_cuda_pin(void *memory, size_t bytes, void **device_out) {
     return tutti_cuda_result(result, "cudaHostRegister");
 }
 
-tutti_status tutti_cuda_unpin(void *memory) {
-    TUTTI_CUDA_BEGIN();
+static tutti_status unpin(void *memory) {
     tutti_cuda_mode mode = tutti_cuda_relax();
     cudaError_t result = cudaHostUnregister(memory);
     tutti_cuda_unrelax(mode);
@@ -138,7 +137,7 @@ tutti_status tutti_cuda_free_pinned(void *memory) {
     pthread_mutex_unlock(&host_memory.lock);
     if (block == NULL)
         return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is not pinned memory that was allocated here", memory);
-    tutti_status status = tutti_cuda_unpin(memory);
+    tutti_status status = unpin(memory);
     if (status == TUTTI_OK) munmap(memory, block->bytes);
     free(block);
     return status;

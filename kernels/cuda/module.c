@@ -32,7 +32,6 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .alloc_pinned = tutti_cuda_alloc_pinned,
                    .free_pinned = tutti_cuda_free_pinned,
                    .pin = tutti_cuda_pin,
-                   .unpin = tutti_cuda_unpin,
                    .export_memory = tutti_cuda_export_memory,
                    .import_memory = tutti_cuda_import_memory,
                    .close_import = tutti_cuda_close_import,
@@ -54,8 +53,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .reduce = tutti_cuda_reduce,
                    .copy_many = tutti_cuda_copy_many,
                    .copy_counted = tutti_cuda_copy_counted,
-                   .copy_box = tutti_cuda_copy_box,
-                   .call_host = tutti_cuda_call_host},
+                   .copy_box = tutti_cuda_copy_box},
         .kernels = TUTTI_CUDA_KERNELS,
         .operators = TUTTI_CUDA_OPERATORS,
     };

@@ -82,7 +82,6 @@ tutti_status tutti_cuda_free(void *memory);
 tutti_status tutti_cuda_alloc_pinned(size_t bytes, void **memory_out, void **device_out);
 tutti_status tutti_cuda_free_pinned(void *memory);
 tutti_status tutti_cuda_pin(void *memory, size_t bytes, void **device_out);
-tutti_status tutti_cuda_unpin(void *memory);
 tutti_status tutti_cuda_export_memory(void *memory, tutti_device_export *export_out);
 tutti_status tutti_cuda_import_memory(const tutti_device_export *exported, void **base_out);
 tutti_status tutti_cuda_close_import(void *base);
@@ -102,7 +101,6 @@ tutti_status tutti_cuda_stream_wait_event(tutti_stream stream, tutti_event_handl
 tutti_status tutti_cuda_wait_value(tutti_stream stream, void *at, uint64_t value);
 tutti_status tutti_cuda_write_value(tutti_stream stream, void *at, uint64_t value);
 tutti_status tutti_cuda_use_values(tutti_stream stream, const tutti_device_value *values, int count);
-tutti_status tutti_cuda_call_host(tutti_stream stream, void (*function)(void *context), void *context);
 
 /* -------------------------------------------------------------------------------------------------- work.c */
 

@@ -181,9 +181,3 @@ tutti_status tutti_cuda_use_values(tutti_stream stream, const tutti_device_value
     return tutti_cuda_driver_result(
         tutti_cuda_driver_get(true)->batch((CUstream)stream, (unsigned)count, operations, 0), "cuStreamBatchMemOp");
 }
-
-tutti_status tutti_cuda_call_host(tutti_stream stream, void (*function)(void *context), void *context) {
-    TUTTI_CUDA_BEGIN();
-    TUTTI_CUDA_TRY(cudaLaunchHostFunc(native(stream), function, context));
-    return TUTTI_OK;
-}

@@ -238,7 +238,6 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .alloc_pinned = standin_alloc_pinned,
                    .free_pinned = standin_free_pinned,
                    .pin = standin_pin,
-                   .unpin = standin_unpin,
                    .export_memory = standin_export_memory,
                    .import_memory = standin_import_memory,
                    .close_import = standin_close_import,
@@ -260,8 +259,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .reduce = standin_reduce,
                    .copy_many = standin_copy_many,
                    .copy_counted = standin_copy_counted,
-                   .copy_box = standin_copy_box,
-                   .call_host = standin_call_host},
+                   .copy_box = standin_copy_box},
         .kernels = &tutti_cuda_kernels,
         .operators = &tutti_cuda_operators,
     };

@@ -61,7 +61,6 @@ STANDIN_EXPORT tutti_status standin_free(void *memory);
 tutti_status standin_alloc_pinned(size_t bytes, void **memory_out, void **device_out);
 tutti_status standin_free_pinned(void *memory);
 tutti_status standin_pin(void *memory, size_t bytes, void **device_out);
-tutti_status standin_unpin(void *memory);
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out);
 tutti_status standin_import_memory(const tutti_device_export *exported, void **base_out);
 tutti_status standin_close_import(void *base);
@@ -143,6 +142,5 @@ tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const
                                tutti_stream stream);
 tutti_status standin_copy_box(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream);
 tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);
-tutti_status standin_call_host(tutti_stream stream, void (*function)(void *context), void *context);
 
 #endif

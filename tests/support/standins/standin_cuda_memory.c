@@ -269,11 +269,6 @@ tutti_status standin_pin(void *memory, size_t bytes, void **device_out) {
     return TUTTI_OK;
 }
 
-tutti_status standin_unpin(void *memory) {
-    STANDIN_BEGIN("unpin");
-    return take(REGISTERED, memory, "unpin");
-}
-
 /* ------------------------------------------------------------------------------------------ other processes */
 
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out) {

@@ -49,11 +49,6 @@ typedef struct value_task {
     uint64_t value;
 } value_task;
 
-typedef struct host_call {
-    void (*function)(void *context);
-    void *context;
-} host_call;
-
 /* NULL after a failure: the task does nothing more. A copy reaches all memory, a kernel and a value only the GPU's
  * addresses. */
 static void *reach(const void *address, size_t bytes, bool as_gpu) {
@@ -255,19 +250,5 @@ tutti_status standin_use_values(tutti_stream stream, const tutti_device_value *v
     STANDIN_BEGIN("use_values");
     for (int i = 0; i < count; i++)
         TUTTI_TRY(enqueue_value(values[i].waits ? await_value : store_value, stream, values[i].at, values[i].value));
-    return TUTTI_OK;
-}
-
-static void run_host_call(void *context) {
-    const host_call *call = context;
-    if (!standin_is_broken()) call->function(call->context);
-}
-
-tutti_status standin_call_host(tutti_stream stream, void (*function)(void *context), void *context) {
-    host_call *made = NULL;
-    STANDIN_BEGIN("call_host");
-    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
-    *made = (host_call){function, context};
-    standin_submit(stream, run_host_call, free, made);
     return TUTTI_OK;
 }
