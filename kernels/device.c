@@ -123,15 +123,15 @@ tutti_status tutti_device_operators(const struct tutti_operators **operators_out
     return TUTTI_OK;
 }
 
-/* Returns the index of the GPU with number `card` on the host among those in CUDA_VISIBLE_DEVICES; -1 if it is not
+/* Returns the index of the GPU with this device_id on the host among those in CUDA_VISIBLE_DEVICES; -1 if it is not
  * there or cannot be determined, as with UUIDs. */
-static int find_visible(const char *visible, int card) {
+static int find_visible(const char *visible, int device_id) {
     int index = 0;
     for (const char *next = visible; *next != '\0'; index++) {
         char *end;
         const long number = strtol(next, &end, 10);
         if (end == next || (*end != ',' && *end != '\0') || number < 0) return -1; /* CUDA ends the list here, too */
-        if (number == card) return index;
+        if (number == device_id) return index;
         next = *end == ',' ? end + 1 : end;
     }
     return -1;
@@ -140,19 +140,21 @@ static int find_visible(const char *visible, int card) {
 /* Chooses the GPU of the device_id that a rank table gives this rank, else the one of this rank's place on the
  * host. */
 static tutti_status choose_by_rank(int count, int *device_out) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     tutti_world world;
     TUTTI_TRY(tutti_world_get(&world));
-    const int card = world.device, index = card < 0 || visible == NULL ? card : find_visible(visible, card);
+    const int device_id = world.device;
+    const int index = device_id < 0 || visible == NULL ? device_id : find_visible(visible, device_id);
     *device_out = (world.local_rank >= 0 ? world.local_rank : world.rank) % count;
     if (index >= 0 && index < count) *device_out = index;
-    else if (card >= 0 && !atomic_flag_test_and_set(&told))
+    else if (device_id >= 0 && !atomic_flag_test_and_set(&logged))
         tutti_log(
             TUTTI_LOG_WARN,
             "the rank table's device_id %d is not among the %d GPUs that this process sees%s%.200s: the rank uses "
             "GPU %d, by its place on the host; set TUTTI_DEVICE to choose another",
-            card, count, visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "", visible != NULL ? visible : "", *device_out);
+            device_id, count, visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "", visible != NULL ? visible : "",
+            *device_out);
     return TUTTI_OK;
 }
 

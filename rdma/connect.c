@@ -209,7 +209,7 @@ bool tutti_rdma_stream_poll(tutti_rdma_stream *stream) {
     return good;
 }
 
-/* Does the peer sleep, without a wake from this side yet? Then the caller must wake it (sleep.c). */
+/* Returns whether the peer sleeps and this side has not woken it: the caller must wake it (sleep.c). */
 static bool ends_sleep(tutti_rdma_stream *stream) {
     tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
     if (TUTTI_LIKELY(stream->peer_state.sleeps == stream->woken)) return false;
@@ -231,13 +231,13 @@ void tutti_rdma_stream_write(tutti_rdma_stream *stream, const void *from, size_t
 
 void tutti_rdma_stream_tell(tutti_rdma_stream *stream) {
     tutti_rdma_ring_state *state = &stream->out->state;
-    stream->untold = true;
+    stream->unreported = true;
     if (stream->phase != TUTTI_RDMA_PHASE_UP || !tutti_rdma_stream_has_room(stream)) return;
     state->consumed = (uint32_t)stream->in_line;
     state->first++;
     state->last = state->first;
-    stream->told_line = stream->in_line;
-    stream->untold = false;
+    stream->reported_line = stream->in_line;
+    stream->unreported = false;
     tutti_rdma_stream_write(stream, state, sizeof *state);
     stream->pipe.counters.states++;
 }
@@ -433,8 +433,8 @@ static tutti_status bring_up(tutti_rdma_stream *stream, tutti_deadline *deadline
     return TUTTI_OK;
 }
 
-/* Did the other side connect, and learn of the failure? After a timeout, or an end without a bye, that is
- * unknown. */
+/* Returns whether the other side connected and learned of the failure. After a timeout, or an end without a bye, that
+ * is unknown. */
 static bool has_heard(const tutti_rdma_stream *stream, tutti_status status) {
     if (status == TUTTI_ERR_TIMEOUT) return false;
     return status != TUTTI_ERR_PEER_DIED || (stream != NULL && stream->pipe.status != TUTTI_OK);

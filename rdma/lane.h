@@ -91,7 +91,7 @@ void tutti_rdma_lane_down(tutti_rdma_lane *lane);
 tutti_status tutti_rdma_lane_renew(tutti_rdma_lane *lane, uint32_t sequence);
 /* Accepts half-created lanes. */
 void tutti_rdma_lane_destroy(tutti_rdma_lane *lane);
-/* Can reconnecting the lane clear this error? */
+/* Returns whether reconnecting the lane can clear this error. */
 bool tutti_rdma_lane_may_retry(int error);
 /* Writes the error and its likely cause. */
 void tutti_rdma_lane_explain(const tutti_rdma_lane *lane, char *text, size_t capacity);

@@ -13,8 +13,8 @@ enum { TUTTI_RDMA_NEAR_SAME_SWITCH = 5, TUTTI_RDMA_NEAR_SAME_NODE = 10, TUTTI_RD
 /* The kernel's distance from the adapter's NUMA node to the node of `cpu`: 10 is the same node, larger is farther.
  * `root` is "" or, for tests, a folder that holds a copy of /sys. */
 int tutti_rdma_near_distance(const char *root, const char *adapter, int cpu);
-/* Are adapter and GPU behind one PCI bridge, so that data between them need not pass the CPU? That counts as nearer
- * than any node. `gpu`: PCI address. */
+/* Returns whether adapter and GPU are behind one PCI bridge, so that data between them need not pass the CPU. That
+ * counts as nearer than any node. `gpu`: PCI address. */
 bool tutti_rdma_near_shares_switch(const char *root, const char *adapter, const char *gpu);
 
 #endif

@@ -59,7 +59,7 @@ static bool push_record(tutti_rdma_stream *stream, size_t run) {
                             (size_t)tutti_rdma_ring_lines_of(head.bytes) * TUTTI_RDMA_RING_LINE_BYTES);
     stream->out_line += step;
     stream->out_position += head.bytes;
-    stream->told_line = stream->in_line;
+    stream->reported_line = stream->in_line;
     stream->pipe.sent += head.bytes;
     stream->pipe.bytes_out += head.bytes;
     stream->pipe.counters.records++;
@@ -112,7 +112,7 @@ static bool take_record(tutti_rdma_stream *stream) {
         note_consumed(stream, head.consumed);
         stream->in_line += tutti_rdma_ring_step(stream->in_line, head.bytes);
         stream->in_offset = 0;
-        if (stream->in_line - stream->told_line >= TUTTI_RDMA_RING_LINES / 4) tutti_rdma_stream_tell(stream);
+        if (stream->in_line - stream->reported_line >= TUTTI_RDMA_RING_LINES / 4) tutti_rdma_stream_tell(stream);
     }
     return got > 0;
 }
@@ -170,15 +170,15 @@ static tutti_status progress(tutti_rdma_pipe *pipe) {
     tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
     if (pipe->status != TUTTI_OK) return tutti_rdma_host->fail(pipe->status, "%s", pipe->error);
     uint64_t before = pipe->bytes_out + pipe->bytes_in;
-    if (stream->untold) tutti_rdma_stream_tell(stream);
+    if (stream->unreported) tutti_rdma_stream_tell(stream);
     if (pipe->sent < pipe->to_send) send_step(stream);
     if (pipe->received < pipe->to_receive) recv_step(stream);
     if (pipe->bytes_out + pipe->bytes_in == before) look_around(stream);
     return pipe->status;
 }
 
-/* Would a cancel interrupt a transfer? A receive that has not begun can be withdrawn: no byte has arrived, and no
- * buffer is granted to the peer. */
+/* Returns whether a cancel would interrupt a transfer. A receive that has not begun can be withdrawn: no byte has
+ * arrived, and no buffer is granted to the peer. */
 static bool is_cut(const tutti_rdma_stream *stream) {
     const tutti_rdma_pipe *pipe = &stream->pipe;
     bool receiving = pipe->received != pipe->to_receive;
@@ -195,8 +195,8 @@ static void cancel(tutti_rdma_pipe *pipe) {
     pipe->to_receive = pipe->received;
 }
 
-/* Has everything written arrived in the peer's memory? Pieces have, since they count as sent only then; so lane 0
- * decides. */
+/* Returns whether all writes have arrived in the peer's memory. Pieces have, since they count as sent only then; so
+ * lane 0 decides. */
 static bool has_arrived(tutti_rdma_stream *stream) {
     tutti_rdma_lane *lane = &stream->lanes[0];
     if (!tutti_rdma_stream_poll(stream)) return false;

@@ -91,7 +91,7 @@ static inline uint32_t tutti_rdma_ring_step(uint64_t line, size_t bytes) {
 /* Writes a record at its place in `ring`; takes head->bytes from parts. */
 void tutti_rdma_ring_pack(tutti_rdma_ring_line *ring, uint64_t line, const tutti_rdma_ring_head *head,
                           tutti_rdma_parts *parts);
-/* Has the record there begun to arrive? */
+/* Returns whether the record at that line has begun to arrive. */
 bool tutti_rdma_ring_look(const tutti_rdma_ring_line *ring, uint64_t line, tutti_rdma_ring_head *head_out);
 /* Copies bytes [offset, offset + bytes) of that record's payload, as far as they have arrived; returns how many it
  * copied. */

@@ -96,11 +96,11 @@ typedef struct tutti_rdma_stream {
 
     /* Receiving. */
     char *dst; /* byte `received` goes to dst + received */
-    uint64_t in_position, in_line, told_line;
+    uint64_t in_position, in_line, reported_line;
     size_t in_offset; /* bytes taken from the record at in_line */
     uint32_t pieces_in;
     tutti_rdma_memory_use target; /* registration of the granted buffer */
-    bool untold;                  /* a state is still to be written: there was no room */
+    bool unreported;              /* a state is still to be written: there was no room */
     int bells;                    /* epoll descriptor over the bells of all lanes and the socket */
     bool announced;               /* this side has announced a sleep */
     uint64_t wakes;               /* wakes of lane 0 at that time */
@@ -161,7 +161,7 @@ tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status sta
     TUTTI_PRINTF(3, 4);
 /* Takes completions of all lanes. False: a lane has failed, and the failure has been handled. */
 bool tutti_rdma_stream_poll(tutti_rdma_stream *stream);
-/* Is there room for a write on lane 0? */
+/* Returns whether there is room for a write on lane 0. */
 static inline bool tutti_rdma_stream_has_room(tutti_rdma_stream *stream) {
     if (TUTTI_LIKELY(tutti_rdma_lane_has_room(&stream->lanes[0], 1))) return true;
     return tutti_rdma_stream_poll(stream) && tutti_rdma_lane_has_room(&stream->lanes[0], 1);

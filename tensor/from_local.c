@@ -14,11 +14,11 @@
 #include "tensor/layout.h"
 
 /* The data that a rank publishes. */
-typedef struct told {
+typedef struct given {
     int64_t shape[TUTTI_MOST_DIMS];
     uint64_t hash;
     int64_t problem; /* number of the problem with its memory; 0: none */
-} told;
+} given;
 
 enum { NO_PROBLEM, LACKS_MEMORY, IS_ELSEWHERE, IS_UNREADABLE };
 
@@ -47,7 +47,7 @@ static void hash_piece(void *context, const void *piece, size_t bytes) {
 }
 
 /* Checks and hashes this rank's memory. */
-static void examine(const tutti_placement *placement, const void *local, size_t bytes, told *own) {
+static void examine(const tutti_placement *placement, const void *local, size_t bytes, given *own) {
     char words[60];
     bool fits = true;
     own->hash = UINT64_C(0x9E3779B97F4A7C15) ^ bytes;
@@ -83,7 +83,7 @@ static tutti_status check_like(const tutti_layout *like, const int64_t *local_sh
 }
 
 /* Errors in one rank's arguments alone. */
-static tutti_status check_each(const tutti_layout *like, const told *all) {
+static tutti_status check_each(const tutti_layout *like, const given *all) {
     for (int i = 0; i < like->placement->nranks; i++) {
         for (int d = 0; d < like->ndims; d++)
             if (all[i].shape[d] < 0)
@@ -111,7 +111,7 @@ static int part_of(const tutti_layout *like, int dim, int index, int *nparts_out
 }
 
 /* Offsets of a dimension's parts, nparts + 1 of them; `first`: the first rank that published each part. */
-static tutti_status find_cuts(const tutti_layout *like, const told *all, int dim, int64_t *offsets, int *first) {
+static tutti_status find_cuts(const tutti_layout *like, const given *all, int dim, int64_t *offsets, int *first) {
     int nparts = 1;
     for (int i = 0; i < like->placement->nranks; i++) {
         int part = part_of(like, dim, i, &nparts);
@@ -146,7 +146,7 @@ static bool is_copy(const tutti_layout *like, int a, int b) {
 }
 
 /* Compares each rank with the rank at 0 on all broadcast axes. */
-static tutti_status check_copies(const tutti_layout *like, const told *all) {
+static tutti_status check_copies(const tutti_layout *like, const given *all) {
     const tutti_placement *placement = like->placement;
     for (int i = 0; i < placement->nranks; i++) {
         int coordinates[TUTTI_MOST_AXES];
@@ -165,7 +165,7 @@ static tutti_status check_copies(const tutti_layout *like, const told *all) {
 }
 
 /* Makes the tensor from the data that all ranks published. */
-static tutti_status assemble(const tutti_layout *like, const told *all, void *local, tutti_tensor **tensor_out) {
+static tutti_status assemble(const tutti_layout *like, const given *all, void *local, tutti_tensor **tensor_out) {
     int nranks = like->placement->nranks, *first;
     size_t per = (size_t)nranks + 1;
     int64_t shape[TUTTI_MOST_DIMS] = {0}, *offsets;
@@ -198,7 +198,7 @@ static tutti_status assemble(const tutti_layout *like, const told *all, void *lo
 
 tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *local_shape, void *local,
                                      tutti_tensor **tensor_out) {
-    told own = {.hash = 0}, *all;
+    given own = {.hash = 0}, *all;
     tutti_comm *comm;
     size_t bytes;
     if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_from_local: NULL argument");

@@ -226,7 +226,7 @@ tutti_status tutti_transfer_piece(const tutti_transfer *transfer, int src_index,
 }
 
 /* True when the two shards have an element in common. */
-static bool meet(const tutti_transfer *transfer, int src_index, int dst_index) {
+static bool overlap(const tutti_transfer *transfer, int src_index, int dst_index) {
     tutti_region from, to, common;
     if (is_same_shape(transfer)) {
         tutti_tiling_region(transfer->src, src_index, &from);
@@ -249,7 +249,7 @@ bool tutti_transfer_gives(const tutti_transfer *transfer, int src_index, int dst
     int parts[TUTTI_MOST_DIMS];
     if (transfer->wants != NULL && !transfer->wants[dst_index]) return false;
     tutti_tiling_parts(transfer->src, src_index, parts);
-    return owner_of(transfer, parts, dst_index) == src_index && meet(transfer, src_index, dst_index);
+    return owner_of(transfer, parts, dst_index) == src_index && overlap(transfer, src_index, dst_index);
 }
 
 void tutti_blocks_free(tutti_blocks *blocks) {

@@ -28,33 +28,33 @@ typedef enum tutti_launcher {
     TUTTI_LAUNCHER_PMIX
 } tutti_launcher;
 
-/* The numbers of a process; TUTTI_UNTOLD where the launcher does not provide one. */
-typedef enum tutti_told {
-    TUTTI_TOLD_RANK,
-    TUTTI_TOLD_SIZE,
-    TUTTI_TOLD_LOCAL_RANK,
-    TUTTI_TOLD_LOCAL_SIZE,
-    TUTTI_TOLD_NODE,
-    TUTTI_TOLD_NODES,
-    TUTTI_TOLD_RESTART,
-    TUTTI_TOLD_COUNT
-} tutti_told;
+/* The numbers of a process; TUTTI_NOT_GIVEN where the launcher does not provide one. */
+typedef enum tutti_given {
+    TUTTI_GIVEN_RANK,
+    TUTTI_GIVEN_SIZE,
+    TUTTI_GIVEN_LOCAL_RANK,
+    TUTTI_GIVEN_LOCAL_SIZE,
+    TUTTI_GIVEN_NODE,
+    TUTTI_GIVEN_NODES,
+    TUTTI_GIVEN_RESTART,
+    TUTTI_GIVEN_COUNT
+} tutti_given;
 
-enum { TUTTI_UNTOLD = -1, TUTTI_MOST_RANKS = 1 << 20 };
+enum { TUTTI_NOT_GIVEN = -1, TUTTI_MOST_RANKS = 1 << 20 };
 
 /* A launcher that sets environment variables. */
 typedef struct tutti_launcher_row {
     tutti_launcher launcher;
-    const char *label;                   /* "Open MPI" */
-    const char *names[TUTTI_TOLD_COUNT]; /* names of its variables; NULL: it sets none for that number */
-    const char *needs;                   /* a variable that must be set for the row to count; NULL: none */
-    const char *advice;                  /* what to do when the variables are wrong */
+    const char *label;                    /* "Open MPI" */
+    const char *names[TUTTI_GIVEN_COUNT]; /* names of its variables; NULL: it sets none for that number */
+    const char *needs;                    /* a variable that must be set for the row to count; NULL: none */
+    const char *advice;                   /* what to do when the variables are wrong */
 } tutti_launcher_row;
 
 /* Returns the row whose variables are set, or NULL. */
 const tutti_launcher_row *tutti_launcher_row_present(void);
 /* Reads the numbers from the row's variables. */
-tutti_status tutti_launcher_row_read(const tutti_launcher_row *row, int values_out[TUTTI_TOLD_COUNT]);
+tutti_status tutti_launcher_row_read(const tutti_launcher_row *row, int values_out[TUTTI_GIVEN_COUNT]);
 /* Fails with TUTTI_ERR_CONFIG; the error gives the problem, all variables of the launcher with their values, and
  * what to do. */
 tutti_status tutti_launcher_row_fail(const tutti_launcher_row *row, const char *problem);

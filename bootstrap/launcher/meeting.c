@@ -155,15 +155,15 @@ tutti_status tutti_meeting_find(const tutti_world *world, tutti_meeting *meeting
 
 const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_ADDRESS_TEXT_BYTES]) {
     tutti_interface own[MOST_ADDRESSES];
-    int count = 0, told = 0;
+    int count = 0, given = 0;
     if (world->local_size == world->size) return "127.0.0.1";
     if (tutti_interfaces_list(own, MOST_ADDRESSES, &count) != TUTTI_OK) return NULL;
     for (int i = 0; i < count; i++) {
         if (own[i].scope != 0) continue;
         tutti_address_text(own[i].address, 0, text);
-        told++;
+        given++;
     }
-    return told == 1 ? text : NULL;
+    return given == 1 ? text : NULL;
 }
 
 /* Writes "10.0.0.1,fd00::1/12345": rank 0's addresses and port. PMI does not allow spaces and '='. */
@@ -184,9 +184,9 @@ static tutti_status describe_self(const tutti_world *world, int port, char text[
 
 tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_meeting *meeting) {
     char mine[TUTTI_PMIX_TEXT_BYTES] = "", text[TUTTI_PMIX_TEXT_BYTES] = "";
-    const char *told = world->rank == 0 ? mine : NULL;
-    if (told != NULL) TUTTI_TRY(describe_self(world, port, mine));
-    TUTTI_TRY(tutti_pmix_present() ? tutti_pmix_exchange(told, text) : tutti_pmi_exchange(told, text));
+    const char *given = world->rank == 0 ? mine : NULL;
+    if (given != NULL) TUTTI_TRY(describe_self(world, port, mine));
+    TUTTI_TRY(tutti_pmix_present() ? tutti_pmix_exchange(given, text) : tutti_pmi_exchange(given, text));
     char *slash = strchr(text, '/');
     int number = slash != NULL ? atoi(slash + 1) : 0;
     if (slash == NULL || slash == text || (size_t)(slash - text) >= sizeof meeting->host || number < 1 ||

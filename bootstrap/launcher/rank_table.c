@@ -211,8 +211,8 @@ static bool is_first(void) {
 }
 
 static void say_doubt(const char *path, const tutti_rank_table *table) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
-    if (table->doubt[0] != '\0' && is_first() && !atomic_flag_test_and_set(&told))
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
+    if (table->doubt[0] != '\0' && is_first() && !atomic_flag_test_and_set(&logged))
         tutti_log(TUTTI_LOG_WARN, "rank table %s: %s", path, table->doubt);
 }
 
@@ -256,7 +256,7 @@ void tutti_rank_table_free(tutti_rank_table *table) {
 static tutti_status read_variable(const char *name, int *number_out) {
     const char *text = tutti_launcher_variable(name);
     char *end = NULL;
-    *number_out = TUTTI_UNTOLD;
+    *number_out = TUTTI_NOT_GIVEN;
     if (text == NULL) return TUTTI_OK;
     long number = strtol(text, &end, 10);
     if (end == text || *end != '\0' || number < 0 || number > TUTTI_MOST_RANKS)
@@ -299,15 +299,15 @@ static tutti_status find_self(const tutti_rank_table *table, int *rank_out) {
     TUTTI_TRY(read_variable("RANK_ID", &rank));
     TUTTI_TRY(read_variable("RANK_SIZE", &nranks));
     TUTTI_TRY(read_variable("DEVICE_ID", &device));
-    if (rank == TUTTI_UNTOLD && device == TUTTI_UNTOLD)
+    if (rank == TUTTI_NOT_GIVEN && device == TUTTI_NOT_GIVEN)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "neither RANK_ID nor DEVICE_ID is set, so this process's rank is unknown; set RANK_ID");
-    if (rank == TUTTI_UNTOLD) TUTTI_TRY(find_by_device(table, device, &rank));
+    if (rank == TUTTI_NOT_GIVEN) TUTTI_TRY(find_by_device(table, device, &rank));
     if (rank >= table->count)
         return tutti_fail(TUTTI_ERR_CONFIG, "RANK_ID=%d, but it has %d ranks", rank, table->count);
-    if (nranks != TUTTI_UNTOLD && nranks != table->count)
+    if (nranks != TUTTI_NOT_GIVEN && nranks != table->count)
         return tutti_fail(TUTTI_ERR_CONFIG, "RANK_SIZE=%d, but it has %d ranks", nranks, table->count);
-    if (device != TUTTI_UNTOLD && device != table->entries[rank].device)
+    if (device != TUTTI_NOT_GIVEN && device != table->entries[rank].device)
         return tutti_fail(TUTTI_ERR_CONFIG, "DEVICE_ID=%d, but rank %d has device_id %d", device, rank,
                           table->entries[rank].device);
     *rank_out = rank;
@@ -363,7 +363,7 @@ static void find_interfaces(const char *texts, const tutti_interface *own, int c
 /* A table of several servers says over which network their devices reach each other. */
 static void choose_interfaces(const tutti_rank_table *table, const tutti_rank_entry *own_entry) {
     enum { MOST_OWN = 256 };
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     tutti_interface own[MOST_OWN];
     char names[TUTTI_INTERFACES_PREFERRED_BYTES];
     int count = 0;
@@ -377,7 +377,7 @@ static void choose_interfaces(const tutti_rank_table *table, const tutti_rank_en
         find_interfaces(table->nics, own, count, /* by_name */ true, names, sizeof names);
     }
     tutti_interfaces_prefer(names, member);
-    if (atomic_flag_test_and_set(&told)) return;
+    if (atomic_flag_test_and_set(&logged)) return;
     if (names[0] != '\0')
         tutti_log(TUTTI_LOG_INFO, "rank table: %s chooses %s between hosts, unless TUTTI_SOCKET_IFNAME is set", member,
                   names);
@@ -412,20 +412,20 @@ tutti_status tutti_rank_table_world(tutti_world *world_out) {
 }
 
 int tutti_rank_table_device(const tutti_world *world) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     const char *path = tutti_launcher_variable(path_variable());
     tutti_rank_table table = {0};
-    int rank, nranks, device = TUTTI_UNTOLD;
+    int rank, nranks, device = TUTTI_NOT_GIVEN;
     if (path == NULL || read_variable("RANK_ID", &rank) != TUTTI_OK || rank != world->rank ||
         read_variable("RANK_SIZE", &nranks) != TUTTI_OK || nranks != world->size)
-        return TUTTI_UNTOLD;
+        return TUTTI_NOT_GIVEN;
     tutti_status status = load_once(path, &table);
     if (status == TUTTI_OK && !table.completed) status = tutti_fail(TUTTI_ERR_DATA, "its status is not 'completed'");
     if (status == TUTTI_OK) status = find_self(&table, &rank);
     if (status == TUTTI_OK) {
         device = table.entries[rank].device;
         choose_interfaces(&table, &table.entries[rank]);
-    } else if (!atomic_flag_test_and_set(&told)) {
+    } else if (!atomic_flag_test_and_set(&logged)) {
         tutti_log(TUTTI_LOG_INFO, "rank table %s is not used: %s", path, tutti_last_error());
     }
     tutti_rank_table_free(&table);

@@ -91,18 +91,18 @@ static void say_late(void *context, int64_t waited_ns, const char *reason) {
 static tutti_status seek(const tutti_world *world, const tutti_meeting *where, const char *secret, const char *host,
                          tutti_store_client **client_out) {
     seeker s = {.where = where};
-    const tutti_store_patience patience = {.secret = secret,
-                                           .connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
-                                           .late = world->local_rank == 0 ? say_late : NULL,
-                                           .context = &s};
-    return tutti_store_client_reach(host, where->port, &patience, client_out);
+    const tutti_store_client_options wanted = {.secret = secret,
+                                               .connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
+                                               .late = world->local_rank == 0 ? say_late : NULL,
+                                               .context = &s};
+    return tutti_store_client_reach(host, where->port, &wanted, client_out);
 }
 
 /* Rank 0 serves the store; if the port is already taken by a store of this user (a framework's, or that of another
  * job with the same port), it joins that store. */
 static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *rendezvous, const tutti_meeting *where,
                                   const char *secret) {
-    const tutti_store_patience patience = {.secret = secret, .connect_ms = JOIN_MS};
+    const tutti_store_client_options wanted = {.secret = secret, .connect_ms = JOIN_MS};
     const char *address = tutti_meeting_listen_address(where->host);
     int port;
     tutti_status status = serve(where, secret, address, &port);
@@ -114,7 +114,7 @@ static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *re
     char reason[512];
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
     TUTTI_TRY(tutti_store_check_holder(where->port));
-    status = tutti_store_client_reach(where->host, where->port, &patience, &rendezvous->client);
+    status = tutti_store_client_reach(where->host, where->port, &wanted, &rendezvous->client);
     if (status == TUTTI_ERR_REFUSED) return status;
     if (status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", reason);
     tutti_log(TUTTI_LOG_INFO, "joins the store that already listens at %s:%d", where->host, where->port);
@@ -126,21 +126,21 @@ static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *re
 static struct {
     tutti_meeting meeting;
     pid_t owner; /* 0: not published yet */
-} told;
+} known;
 
 /* Rank 0 serves before it publishes the address. */
 static tutti_status exchange(const tutti_world *world, const char *secret, tutti_meeting *where) {
     tutti_status status = TUTTI_OK;
     tutti_lock(TUTTI_LOCK_RENDEZVOUS);
-    if (told.owner != getpid()) {
+    if (known.owner != getpid()) {
         int port = 0;
         char own_address[TUTTI_ADDRESS_TEXT_BYTES];
         if (world->rank == 0) status = serve(where, secret, tutti_meeting_own_address(world, own_address), &port);
         if (status == TUTTI_OK) status = tutti_meeting_exchange(world, port, where);
-        told.meeting = *where;
-        told.owner = status == TUTTI_OK ? getpid() : 0;
+        known.meeting = *where;
+        known.owner = status == TUTTI_OK ? getpid() : 0;
     }
-    if (status == TUTTI_OK) *where = told.meeting;
+    if (status == TUTTI_OK) *where = known.meeting;
     tutti_unlock(TUTTI_LOCK_RENDEZVOUS);
     return status;
 }

@@ -23,12 +23,13 @@
 #include "bootstrap/launcher/rank_table.h"
 #include "bootstrap/machine/interfaces.h"
 
-enum { UNSET = TUTTI_UNTOLD };
+enum { UNSET = TUTTI_NOT_GIVEN };
 
 /* --------------------------------------------------------------------------------- from a row of variables */
 
 /* `index` must be less than `count`; both are known here. */
-static tutti_status check_index(const tutti_launcher_row *row, tutti_told index, tutti_told count, const int *values) {
+static tutti_status check_index(const tutti_launcher_row *row, tutti_given index, tutti_given count,
+                                const int *values) {
     char problem[160], label[64];
     if (values[index] < values[count]) return TUTTI_OK;
     snprintf(label, sizeof label, "%s", row->names[count] != NULL ? row->names[count] : "the number of its kind");
@@ -37,7 +38,7 @@ static tutti_status check_index(const tutti_launcher_row *row, tutti_told index,
     return tutti_launcher_row_fail(row, problem);
 }
 
-static tutti_status check_positive(const tutti_launcher_row *row, tutti_told which, const int *values) {
+static tutti_status check_positive(const tutti_launcher_row *row, tutti_given which, const int *values) {
     char problem[160];
     if (values[which] > 0) return TUTTI_OK;
     snprintf(problem, sizeof problem, "%s must be at least 1", row->names[which]);
@@ -45,97 +46,97 @@ static tutti_status check_positive(const tutti_launcher_row *row, tutti_told whi
 }
 
 static void say_assumed(const tutti_launcher_row *row, const int *values) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
-    if (atomic_flag_test_and_set(&told)) return;
-    const char *rank = row->names[TUTTI_TOLD_LOCAL_RANK], *size = row->names[TUTTI_TOLD_LOCAL_SIZE];
-    tutti_log(values[TUTTI_TOLD_RANK] == 0 ? TUTTI_LOG_WARN : TUTTI_LOG_INFO,
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&logged)) return;
+    const char *rank = row->names[TUTTI_GIVEN_LOCAL_RANK], *size = row->names[TUTTI_GIVEN_LOCAL_SIZE];
+    tutti_log(values[TUTTI_GIVEN_RANK] == 0 ? TUTTI_LOG_WARN : TUTTI_LOG_INFO,
               "%s or %s is not set: assuming that all %d ranks are on one host", rank != NULL ? rank : "LOCAL_RANK",
-              size != NULL ? size : "LOCAL_WORLD_SIZE", values[TUTTI_TOLD_SIZE]);
+              size != NULL ? size : "LOCAL_WORLD_SIZE", values[TUTTI_GIVEN_SIZE]);
 }
 
 /* Whether torchrun's variables, set by OneFlow's launcher or by hand without LOCAL_WORLD_SIZE, may be those of ranks on
  * several hosts. They are of one host only where the ranks meet at a loopback address. */
 static bool may_be_several_hosts(const tutti_launcher_row *row, const int *values) {
     const char *master = tutti_launcher_variable("MASTER_ADDR");
-    const int local_rank = values[TUTTI_TOLD_LOCAL_RANK];
-    if (row->launcher != TUTTI_LAUNCHER_TORCHRUN || values[TUTTI_TOLD_SIZE] == 1) return false;
-    if (local_rank != UNSET && local_rank != values[TUTTI_TOLD_RANK]) return true;
+    const int local_rank = values[TUTTI_GIVEN_LOCAL_RANK];
+    if (row->launcher != TUTTI_LAUNCHER_TORCHRUN || values[TUTTI_GIVEN_SIZE] == 1) return false;
+    if (local_rank != UNSET && local_rank != values[TUTTI_GIVEN_RANK]) return true;
     return master != NULL && !tutti_host_is_loopback(master);
 }
 
 /* Local rank and local size may follow from other values; otherwise all ranks are assumed to be on one host, or the
  * local size stays unknown. */
 static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
-    int nodes = values[TUTTI_TOLD_NODES], *local_size = &values[TUTTI_TOLD_LOCAL_SIZE];
-    int *local_rank = &values[TUTTI_TOLD_LOCAL_RANK];
-    if (*local_size == UNSET && nodes > 0 && values[TUTTI_TOLD_SIZE] % nodes == 0)
-        *local_size = values[TUTTI_TOLD_SIZE] / nodes;
+    int nodes = values[TUTTI_GIVEN_NODES], *local_size = &values[TUTTI_GIVEN_LOCAL_SIZE];
+    int *local_rank = &values[TUTTI_GIVEN_LOCAL_RANK];
+    if (*local_size == UNSET && nodes > 0 && values[TUTTI_GIVEN_SIZE] % nodes == 0)
+        *local_size = values[TUTTI_GIVEN_SIZE] / nodes;
     if (*local_size != UNSET) {
-        TUTTI_TRY(check_positive(row, TUTTI_TOLD_LOCAL_SIZE, values));
-        if (*local_rank == UNSET) *local_rank = values[TUTTI_TOLD_RANK] % *local_size;
+        TUTTI_TRY(check_positive(row, TUTTI_GIVEN_LOCAL_SIZE, values));
+        if (*local_rank == UNSET) *local_rank = values[TUTTI_GIVEN_RANK] % *local_size;
         return TUTTI_OK;
     }
     if (may_be_several_hosts(row, values)) return TUTTI_OK;
-    if (*local_rank != UNSET && *local_rank != values[TUTTI_TOLD_RANK]) {
+    if (*local_rank != UNSET && *local_rank != values[TUTTI_GIVEN_RANK]) {
         char problem[200];
-        const char *name = row->names[TUTTI_TOLD_LOCAL_SIZE];
+        const char *name = row->names[TUTTI_GIVEN_LOCAL_SIZE];
         snprintf(problem, sizeof problem, "%s differs from %s, so there are several hosts: %s is needed",
-                 row->names[TUTTI_TOLD_LOCAL_RANK], row->names[TUTTI_TOLD_RANK],
+                 row->names[TUTTI_GIVEN_LOCAL_RANK], row->names[TUTTI_GIVEN_RANK],
                  name != NULL ? name : "SLURM_STEP_TASKS_PER_NODE");
         return tutti_launcher_row_fail(row, problem);
     }
-    if (values[TUTTI_TOLD_SIZE] > 1) say_assumed(row, values);
-    *local_rank = values[TUTTI_TOLD_RANK];
-    *local_size = values[TUTTI_TOLD_SIZE];
+    if (values[TUTTI_GIVEN_SIZE] > 1) say_assumed(row, values);
+    *local_rank = values[TUTTI_GIVEN_RANK];
+    *local_size = values[TUTTI_GIVEN_SIZE];
     return TUTTI_OK;
 }
 
 /* MPI's launchers do not provide the node: ranks are assigned to the nodes in blocks, or round-robin. */
 static void fill_node(int *values) {
-    if (values[TUTTI_TOLD_LOCAL_SIZE] == UNSET) return;
-    int rank = values[TUTTI_TOLD_RANK], local_rank = values[TUTTI_TOLD_LOCAL_RANK];
-    int local_size = values[TUTTI_TOLD_LOCAL_SIZE], *nodes = &values[TUTTI_TOLD_NODES];
-    if (*nodes == UNSET) *nodes = (values[TUTTI_TOLD_SIZE] + local_size - 1) / local_size;
-    if (values[TUTTI_TOLD_NODE] != UNSET) return;
+    if (values[TUTTI_GIVEN_LOCAL_SIZE] == UNSET) return;
+    int rank = values[TUTTI_GIVEN_RANK], local_rank = values[TUTTI_GIVEN_LOCAL_RANK];
+    int local_size = values[TUTTI_GIVEN_LOCAL_SIZE], *nodes = &values[TUTTI_GIVEN_NODES];
+    if (*nodes == UNSET) *nodes = (values[TUTTI_GIVEN_SIZE] + local_size - 1) / local_size;
+    if (values[TUTTI_GIVEN_NODE] != UNSET) return;
     bool by_turns = rank % local_size != local_rank && rank / *nodes == local_rank;
-    values[TUTTI_TOLD_NODE] = by_turns ? rank % *nodes : (int)tutti_min_i64(rank / local_size, *nodes - 1);
+    values[TUTTI_GIVEN_NODE] = by_turns ? rank % *nodes : (int)tutti_min_i64(rank / local_size, *nodes - 1);
 }
 
 static tutti_status complete(const tutti_launcher_row *row, int *values) {
-    if (values[TUTTI_TOLD_RANK] == UNSET || values[TUTTI_TOLD_SIZE] == UNSET) {
+    if (values[TUTTI_GIVEN_RANK] == UNSET || values[TUTTI_GIVEN_SIZE] == UNSET) {
         char problem[64];
         snprintf(problem, sizeof problem, "%s is missing",
-                 row->names[values[TUTTI_TOLD_RANK] == UNSET ? TUTTI_TOLD_RANK : TUTTI_TOLD_SIZE]);
+                 row->names[values[TUTTI_GIVEN_RANK] == UNSET ? TUTTI_GIVEN_RANK : TUTTI_GIVEN_SIZE]);
         return tutti_launcher_row_fail(row, problem);
     }
-    TUTTI_TRY(check_index(row, TUTTI_TOLD_RANK, TUTTI_TOLD_SIZE, values));
+    TUTTI_TRY(check_index(row, TUTTI_GIVEN_RANK, TUTTI_GIVEN_SIZE, values));
     TUTTI_TRY(fill_local(row, values));
-    const bool sized = values[TUTTI_TOLD_LOCAL_SIZE] != UNSET;
-    TUTTI_TRY(check_index(row, TUTTI_TOLD_LOCAL_RANK, sized ? TUTTI_TOLD_LOCAL_SIZE : TUTTI_TOLD_SIZE, values));
-    if (values[TUTTI_TOLD_LOCAL_SIZE] > values[TUTTI_TOLD_SIZE]) {
+    const bool sized = values[TUTTI_GIVEN_LOCAL_SIZE] != UNSET;
+    TUTTI_TRY(check_index(row, TUTTI_GIVEN_LOCAL_RANK, sized ? TUTTI_GIVEN_LOCAL_SIZE : TUTTI_GIVEN_SIZE, values));
+    if (values[TUTTI_GIVEN_LOCAL_SIZE] > values[TUTTI_GIVEN_SIZE]) {
         char problem[160];
-        const char *local = row->names[TUTTI_TOLD_LOCAL_SIZE];
+        const char *local = row->names[TUTTI_GIVEN_LOCAL_SIZE];
         snprintf(problem, sizeof problem, "%s is more than %s", local != NULL ? local : "SLURM_STEP_TASKS_PER_NODE",
-                 row->names[TUTTI_TOLD_SIZE]);
+                 row->names[TUTTI_GIVEN_SIZE]);
         return tutti_launcher_row_fail(row, problem);
     }
-    if (values[TUTTI_TOLD_NODES] != UNSET) TUTTI_TRY(check_positive(row, TUTTI_TOLD_NODES, values));
+    if (values[TUTTI_GIVEN_NODES] != UNSET) TUTTI_TRY(check_positive(row, TUTTI_GIVEN_NODES, values));
     fill_node(values);
-    if (values[TUTTI_TOLD_NODES] == UNSET) return TUTTI_OK;
-    return check_index(row, TUTTI_TOLD_NODE, TUTTI_TOLD_NODES, values);
+    if (values[TUTTI_GIVEN_NODES] == UNSET) return TUTTI_OK;
+    return check_index(row, TUTTI_GIVEN_NODE, TUTTI_GIVEN_NODES, values);
 }
 
 static tutti_status read_row(const tutti_launcher_row *row, tutti_world *world_out) {
-    int values[TUTTI_TOLD_COUNT];
+    int values[TUTTI_GIVEN_COUNT];
     TUTTI_TRY(tutti_launcher_row_read(row, values));
     TUTTI_TRY(complete(row, values));
-    *world_out = (tutti_world){.rank = values[TUTTI_TOLD_RANK],
-                               .size = values[TUTTI_TOLD_SIZE],
-                               .local_rank = values[TUTTI_TOLD_LOCAL_RANK],
-                               .local_size = values[TUTTI_TOLD_LOCAL_SIZE],
-                               .node = values[TUTTI_TOLD_NODE],
-                               .nodes = values[TUTTI_TOLD_NODES],
-                               .restart = values[TUTTI_TOLD_RESTART] == UNSET ? 0 : values[TUTTI_TOLD_RESTART]};
+    *world_out = (tutti_world){.rank = values[TUTTI_GIVEN_RANK],
+                               .size = values[TUTTI_GIVEN_SIZE],
+                               .local_rank = values[TUTTI_GIVEN_LOCAL_RANK],
+                               .local_size = values[TUTTI_GIVEN_LOCAL_SIZE],
+                               .node = values[TUTTI_GIVEN_NODE],
+                               .nodes = values[TUTTI_GIVEN_NODES],
+                               .restart = values[TUTTI_GIVEN_RESTART] == UNSET ? 0 : values[TUTTI_GIVEN_RESTART]};
     return TUTTI_OK;
 }
 
@@ -145,10 +146,10 @@ static tutti_status read_row(const tutti_launcher_row *row, tutti_world *world_o
  * intended. */
 static void warn_of_other_launchers(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"};
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     for (size_t i = 0; i < TUTTI_COUNT_OF(sizes); i++) {
         const char *text = tutti_launcher_variable(sizes[i]);
-        if (text == NULL || atoi(text) < 2 || atomic_flag_test_and_set(&told)) continue;
+        if (text == NULL || atoi(text) < 2 || atomic_flag_test_and_set(&logged)) continue;
         tutti_log(TUTTI_LOG_WARN, "%s=%s but no launcher has given this process a rank: it is a world of 1%s", sizes[i],
                   text, i == TUTTI_COUNT_OF(sizes) - 1 ? "; in a batch script, start the program with srun" : "");
     }

@@ -212,7 +212,7 @@ static tutti_interface describe(int fd, const struct ifaddrs *from) {
     return item;
 }
 
-/* What tutti_interfaces_prefer was told, as a filter. */
+/* The filter that tutti_interfaces_prefer has set. */
 static struct {
     char filter[TUTTI_INTERFACES_PREFERRED_BYTES + 1];
     const char *member;

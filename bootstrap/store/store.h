@@ -39,7 +39,7 @@ tutti_status tutti_store_client_connect(const char *host, int port, int64_t time
                                         tutti_store_client **client_out);
 /* Like tutti_store_client_connect, with the job's secret and separate time limits. Fails with TUTTI_ERR_REFUSED
  * within 2 s when the store has a secret and the client has another one or none. */
-typedef struct tutti_store_patience {
+typedef struct tutti_store_client_options {
     const char *secret; /* NULL or "": none; must stay valid until the client is connected */
     int64_t connect_ms;
     int64_t answer_ms; /* for the reply to a request that does not wait for other ranks; 0: TUTTI_CONNECT_TIMEOUT_MS */
@@ -47,8 +47,8 @@ typedef struct tutti_store_patience {
      * failure. May be NULL. */
     void (*late)(void *context, int64_t waited_ns, const char *reason);
     void *context;
-} tutti_store_patience;
-tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_patience *patience,
+} tutti_store_client_options;
+tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_client_options *wanted,
                                       tutti_store_client **client_out);
 /* Returns true when a request failed half-way; all later requests fail, too. A timeout then means that the store
  * did not answer, not that a key is missing. */

@@ -43,7 +43,7 @@ struct tutti_store_client {
     bool broken;
     char host[512];
     int port;
-    tutti_store_patience patience;
+    tutti_store_client_options options;
     /* While the client connects: */
     const tutti_deadline *total; /* for all attempts; NULL: it is connected */
     char reason[320];            /* why the last attempt failed */
@@ -56,10 +56,9 @@ struct tutti_store_client {
 /* Called in every wait: checks for an interrupt and, while connecting, reports the time waited. */
 static tutti_status mind(const tutti_store_client *client, const tutti_deadline *deadline) {
     TUTTI_TRY(tutti_interrupt_check());
-    if (client->total == NULL || client->patience.late == NULL) return TUTTI_OK;
+    if (client->total == NULL || client->options.late == NULL) return TUTTI_OK;
     int64_t waited_ns = client->total->spent_ns + (deadline != client->total ? deadline->spent_ns : 0);
-    client->patience.late(client->patience.context, waited_ns,
-                          client->reason[0] != '\0' ? client->reason : "no answer");
+    client->options.late(client->options.context, waited_ns, client->reason[0] != '\0' ? client->reason : "no answer");
     return TUTTI_OK;
 }
 
@@ -152,7 +151,7 @@ static tutti_status prove(tutti_store_client *client, tutti_deadline *deadline) 
         uint8_t nonce[TUTTI_STORE_NONCE_BYTES], mac[TUTTI_SHA256_BYTES];
     } answer;
     uint8_t expected[TUTTI_SHA256_BYTES];
-    tutti_store_secret secret = tutti_store_secret_of(client->patience.secret);
+    tutti_store_secret secret = tutti_store_secret_of(client->options.secret);
     if (!secret.is_set)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the store there belongs to a job with a secret, and none is set here; set TUTTI_SECRET or "
@@ -303,20 +302,20 @@ static tutti_status connect_in_time(tutti_store_client *client, tutti_deadline *
     }
 }
 
-tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_patience *patience,
+tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_client_options *wanted,
                                       tutti_store_client **client_out) {
     tutti_store_client *client;
     if (port <= 0 || port > 65535) return tutti_fail(TUTTI_ERR_CONFIG, "store port %d is not in 1 to 65535", port);
     TUTTI_TRY(tutti_calloc(1, sizeof *client, &client));
-    tutti_deadline total = tutti_deadline_after_ms(patience->connect_ms);
+    tutti_deadline total = tutti_deadline_after_ms(wanted->connect_ms);
     client->fd = -1;
     client->port = port;
-    client->patience = *patience;
+    client->options = *wanted;
     client->total = &total;
     snprintf(client->host, sizeof client->host, "%s", host);
     tutti_status status = connect_in_time(client, &total);
     client->total = NULL;
-    client->patience.secret = NULL; /* belongs to the caller */
+    client->options.secret = NULL; /* belongs to the caller */
     end_lookup(client);
     if (status == TUTTI_OK) {
         *client_out = client;
@@ -327,14 +326,14 @@ tutti_status tutti_store_client_reach(const char *host, int port, const tutti_st
         status = tutti_fail(TUTTI_ERR_TIMEOUT,
                             "no store at %s:%d within %lld ms (last error: %s); is rank 0 or its launcher running, and "
                             "are MASTER_ADDR and MASTER_PORT right?",
-                            host, port, (long long)patience->connect_ms, client->reason);
+                            host, port, (long long)wanted->connect_ms, client->reason);
     free(client);
     return status;
 }
 
 tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
                                         tutti_store_client **client_out) {
-    return tutti_store_client_reach(host, port, &(tutti_store_patience){.connect_ms = timeout_ms}, client_out);
+    return tutti_store_client_reach(host, port, &(tutti_store_client_options){.connect_ms = timeout_ms}, client_out);
 }
 
 bool tutti_store_client_is_broken(const tutti_store_client *client) {
@@ -402,7 +401,7 @@ static tutti_status receive_reply(tutti_store_client *client, void *data, size_t
 
 /* The deadline for a request that does not wait for other ranks. */
 static tutti_deadline answer_deadline(const tutti_store_client *client) {
-    int64_t answer_ms = client->patience.answer_ms;
+    int64_t answer_ms = client->options.answer_ms;
     return tutti_deadline_after_ms(answer_ms > 0 ? answer_ms : tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
 }
 

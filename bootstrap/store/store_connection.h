@@ -39,7 +39,7 @@ struct tutti_store_connection {
     bool dirty;      /* in the hub's list */
     bool local_user; /* a process of this host and of this user or root, by the kernel (store_peer.h) */
     bool foreign;    /* counted as foreign: the negation of tutti_store_is_own when last checked */
-    bool stranger;   /* foreign and without the magic number */
+    bool unverified; /* foreign and without the magic number */
     bool reads_next; /* it waits for memory to read into, not for memory for a reply */
     int64_t opened_ns, active_ns;
     tutti_store_buffer in, out;
@@ -50,7 +50,7 @@ struct tutti_store_connection {
     tutti_store_share share;
     struct tutti_store_address *address;     /* its address; NULL unless it is foreign */
     tutti_store_connection *previous, *next; /* in the list of all connections, or of those closed in this turn */
-    tutti_store_connection *previous_stranger, *next_stranger;
+    tutti_store_connection *previous_unverified, *next_unverified;
     tutti_store_connection *next_dirty;
 };
 

@@ -66,13 +66,13 @@ static void leave_address(tutti_store_crowd *crowd, tutti_store_address *address
 /* ----------------------------------------------------------------------------------------- coming and going */
 
 static void end_strangeness(tutti_store_crowd *crowd, tutti_store_connection *c) {
-    if (!c->stranger) return;
-    c->stranger = false;
-    crowd->nstrangers--;
-    if (c->previous_stranger != NULL) c->previous_stranger->next_stranger = c->next_stranger;
-    else crowd->first_stranger = c->next_stranger;
-    if (c->next_stranger != NULL) c->next_stranger->previous_stranger = c->previous_stranger;
-    else crowd->last_stranger = c->previous_stranger;
+    if (!c->unverified) return;
+    c->unverified = false;
+    crowd->nunverified--;
+    if (c->previous_unverified != NULL) c->previous_unverified->next_unverified = c->next_unverified;
+    else crowd->first_unverified = c->next_unverified;
+    if (c->next_unverified != NULL) c->next_unverified->previous_unverified = c->previous_unverified;
+    else crowd->last_unverified = c->previous_unverified;
 }
 
 tutti_status tutti_store_crowd_join(tutti_store_crowd *crowd, tutti_store_connection *c,
@@ -82,13 +82,13 @@ tutti_status tutti_store_crowd_join(tutti_store_crowd *crowd, tutti_store_connec
     key_of(address, key);
     TUTTI_TRY(find_address(crowd, key, &c->address));
     c->address->nconnections++;
-    c->foreign = c->stranger = true;
+    c->foreign = c->unverified = true;
     crowd->nforeign++;
-    crowd->nstrangers++;
-    c->previous_stranger = crowd->last_stranger;
-    if (c->previous_stranger != NULL) c->previous_stranger->next_stranger = c;
-    else crowd->first_stranger = c;
-    crowd->last_stranger = c;
+    crowd->nunverified++;
+    c->previous_unverified = crowd->last_unverified;
+    if (c->previous_unverified != NULL) c->previous_unverified->next_unverified = c;
+    else crowd->first_unverified = c;
+    crowd->last_unverified = c;
     return TUTTI_OK;
 }
 
@@ -112,8 +112,8 @@ bool tutti_store_crowd_update(tutti_store_crowd *crowd, tutti_store_budget *budg
 
 /* ----------------------------------------------------------------------------------------------- eviction */
 
-static int most_strangers(const tutti_store_crowd *crowd) {
-    return crowd->limit / 8 < TUTTI_STORE_MOST_STRANGERS ? crowd->limit / 8 : TUTTI_STORE_MOST_STRANGERS;
+static int most_unverified(const tutti_store_crowd *crowd) {
+    return crowd->limit / 8 < TUTTI_STORE_MOST_UNVERIFIED ? crowd->limit / 8 : TUTTI_STORE_MOST_UNVERIFIED;
 }
 
 static int descriptors_to_leave(const tutti_store_crowd *crowd) {
@@ -136,9 +136,9 @@ void tutti_store_crowd_learn(tutti_store_crowd *crowd, const tutti_store_connect
     }
 }
 
-static tutti_store_connection *oldest_stranger(const tutti_store_crowd *crowd, const tutti_store_connection *but) {
-    tutti_store_connection *c = crowd->first_stranger;
-    return c != NULL && c == but ? c->next_stranger : c;
+static tutti_store_connection *oldest_unverified(const tutti_store_crowd *crowd, const tutti_store_connection *but) {
+    tutti_store_connection *c = crowd->first_unverified;
+    return c != NULL && c == but ? c->next_unverified : c;
 }
 
 /* Returns the connection that has been idle longest of the address with the most connections; among addresses with
@@ -156,11 +156,11 @@ static tutti_store_connection *idlest(tutti_store_connection *connections, const
 tutti_store_connection *tutti_store_crowd_victim(const tutti_store_crowd *crowd, tutti_store_connection *connections,
                                                  const tutti_store_connection *newcomer) {
     if (crowd->nforeign == 0) return NULL;
-    if (newcomer != NULL && crowd->nstrangers > most_strangers(crowd) &&
-        newcomer->opened_ns - crowd->first_stranger->opened_ns > TUTTI_STORE_GREETING_MS * TUTTI_NS_PER_MS)
-        return crowd->first_stranger;
+    if (newcomer != NULL && crowd->nunverified > most_unverified(crowd) &&
+        newcomer->opened_ns - crowd->first_unverified->opened_ns > TUTTI_STORE_GREETING_MS * TUTTI_NS_PER_MS)
+        return crowd->first_unverified;
     if (newcomer != NULL && crowd->nforeign <= most_foreign(crowd)) return NULL;
-    tutti_store_connection *victim = oldest_stranger(crowd, newcomer);
+    tutti_store_connection *victim = oldest_unverified(crowd, newcomer);
     if (victim == NULL) victim = idlest(connections, newcomer);
-    return victim != NULL ? victim : crowd->first_stranger;
+    return victim != NULL ? victim : crowd->first_unverified;
 }

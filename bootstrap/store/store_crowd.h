@@ -29,7 +29,7 @@ typedef struct tutti_store_address {
     size_t held; /* bytes, counted by store_budget.c */
 } tutti_store_address;
 
-#define TUTTI_STORE_MOST_STRANGERS   128   /* foreign, without the magic number; fewer if there are few descriptors */
+#define TUTTI_STORE_MOST_UNVERIFIED  128   /* foreign, without the magic number; fewer if there are few descriptors */
 #define TUTTI_STORE_GREETING_MS      1000  /* younger connections are not counted in these */
 #define TUTTI_STORE_MOST_FOREIGN     65536 /* so that a scan of all takes less than a millisecond */
 #define TUTTI_STORE_FREE_DESCRIPTORS 64    /* descriptors that foreign connections leave to the process */
@@ -38,10 +38,10 @@ typedef struct tutti_store_address {
 
 typedef struct tutti_store_crowd {
     int limit; /* limit of this process's descriptors */
-    int nforeign, nstrangers;
+    int nforeign, nunverified;
     int most_now;       /* foreign connections that leave enough descriptors, as last learned */
     int64_t learned_ns; /* when most_now was learned; 0: descriptors are not known to be scarce */
-    tutti_store_connection *first_stranger, *last_stranger; /* foreign, without the magic number; oldest first */
+    tutti_store_connection *first_unverified, *last_unverified; /* foreign, without the magic number; oldest first */
     tutti_store_address *addresses[TUTTI_STORE_ADDRESS_BUCKETS];
     uint64_t seed, naddresses;
 } tutti_store_crowd;

@@ -252,7 +252,7 @@ static bool is_listener(answer given, const socket_facts *found, uint64_t inode)
     return given == FOUND && found->state == LISTENS && found->inode == inode;
 }
 
-static tutti_status try_ways(tutti_store_peers *peers, int listen_fd) {
+static tutti_status try_sources(tutti_store_peers *peers, int listen_fd) {
     struct sockaddr_storage address;
     socklen_t bytes = sizeof address;
     struct stat status;
@@ -265,11 +265,11 @@ static tutti_status try_ways(tutti_store_peers *peers, int listen_fd) {
     if (getsockopt(listen_fd, SOL_SOCKET, SO_BINDTOIFINDEX, &peers->device, &bytes) != 0) peers->device = 0;
 #endif
     end_of(&address, &own);
-    const end nobody = {.family = own.family};
-    if (is_listener(ask_diag(peers, &own, &nobody, &found), &found, status.st_ino)) return TUTTI_OK;
+    const end none = {.family = own.family};
+    if (is_listener(ask_diag(peers, &own, &none, &found), &found, status.st_ino)) return TUTTI_OK;
     if (peers->diag_fd >= 0) close(peers->diag_fd);
     peers->diag_fd = -1;
-    peers->proc = is_listener(search_proc(&own, &nobody, &found), &found, status.st_ino);
+    peers->proc = is_listener(search_proc(&own, &none, &found), &found, status.st_ino);
     tutti_log(TUTTI_LOG_INFO, "store: %s",
               peers->proc ? "the system reports the users of connections only in /proc/net/tcp, which takes longer"
                           : "the system does not report the users of connections: all users of this host may connect");
@@ -281,7 +281,7 @@ tutti_status tutti_store_peers_open(int listen_fd, tutti_store_peers **peers_out
     TUTTI_TRY(tutti_calloc(1, sizeof *peers, &peers));
     peers->diag_fd = open_netlink(NETLINK_SOCK_DIAG);
     peers->route_fd = open_netlink(NETLINK_ROUTE);
-    tutti_status status = try_ways(peers, listen_fd);
+    tutti_status status = try_sources(peers, listen_fd);
     if (status != TUTTI_OK) tutti_store_peers_close(peers);
     else *peers_out = peers;
     return status;

@@ -41,7 +41,7 @@ enum {
     ACCEPTS_PER_TURN = 32, /* fewer than EVENTS_PER_TURN, so that new clients are served before more are accepted */
     SWEEP_MS = 1000,
     PAUSE_MS = 100, /* how long accepting pauses when there are no file descriptors */
-    STRANGER_MS = 30000
+    UNVERIFIED_MS = 30000
 };
 
 struct tutti_store_server {
@@ -55,7 +55,7 @@ struct tutti_store_server {
     tutti_store_hub hub;
     tutti_store_crowd crowd;
     tutti_store_connection *connections, *dead;
-    int nstrangers; /* connections without the magic number, at the last sweep or newer */
+    int nunverified; /* connections without the magic number, at the last sweep or newer */
     bool paused;
     uint64_t nrefused, ndropped, npaused; /* for the log */
 };
@@ -70,7 +70,7 @@ static void end_socket(const tutti_store_server *server, int fd) {
     close(fd);
 }
 
-static void bury(tutti_store_server *server, tutti_store_connection *connection) {
+static void close_connection(tutti_store_server *server, tutti_store_connection *connection) {
     if (connection->fd < 0) return;
     tutti_store_requests_unwait(&server->hub, connection);
     tutti_store_budget_leave(&server->hub.budget, connection);
@@ -103,7 +103,7 @@ static bool is_worth_a_line(uint64_t count) {
 static void drop(tutti_store_server *server, tutti_store_connection *connection, const char *why) {
     uint64_t count = ++server->ndropped;
     bool own = tutti_store_is_own(connection);
-    bury(server, connection);
+    close_connection(server, connection);
     if (is_worth_a_line(count))
         tutti_log(TUTTI_LOG_WARN, "store: has closed %llu connections to serve others; the last one%s %s",
                   (unsigned long long)count, own ? ", of this user," : "", why);
@@ -134,7 +134,7 @@ static void flush(tutti_store_server *server, tutti_store_connection *connection
     }
     tutti_store_budget_settle(&server->hub.budget, connection);
     if (!connection->failed) watch(server, connection);
-    if (connection->failed) bury(server, connection);
+    if (connection->failed) close_connection(server, connection);
 }
 
 /* Closes the foreign, or own, connection whose waits take the most memory. */
@@ -170,7 +170,7 @@ static void flush_dirty(tutti_store_server *server) {
         if (connection->fd < 0 || tutti_store_buffer_used(&connection->out) > 0) continue;
         run_requests(server, connection); /* requests that waited for room in the output; may make it dirty again */
         if (!connection->failed) watch(server, connection);
-        if (connection->failed) bury(server, connection);
+        if (connection->failed) close_connection(server, connection);
     }
 }
 
@@ -218,7 +218,7 @@ static void serve(tutti_store_server *server, tutti_store_connection *connection
     if (!connection->failed && goes_on && (events & (EPOLLIN | EPOLLHUP | EPOLLERR))) receive(server, connection);
     else if (events & (EPOLLHUP | EPOLLERR)) connection->failed = true;
     else if (!connection->failed) watch(server, connection);
-    if (connection->failed) bury(server, connection);
+    if (connection->failed) close_connection(server, connection);
 }
 
 static void make_room_for_waiters(tutti_store_server *server) {
@@ -245,14 +245,14 @@ static bool go_on(tutti_store_server *server) {
         tutti_store_connection *connection = tutti_store_budget_next(budget);
         if (connection == NULL) return false;
         if (!connection->reads_next && has_gone(connection)) { /* nothing would receive the reply */
-            bury(server, connection);
+            close_connection(server, connection);
             continue;
         }
         much = connection->share.granted > TUTTI_STORE_SMALL_BYTES;
         if (connection->reads_next) receive(server, connection);
         else run_requests(server, connection);
         if (!connection->failed) watch(server, connection);
-        if (connection->failed) bury(server, connection);
+        if (connection->failed) close_connection(server, connection);
         flush_dirty(server);
     }
     return true;
@@ -308,9 +308,9 @@ static void welcome(tutti_store_server *server, int fd, const struct sockaddr_st
     connection->next = server->connections;
     if (connection->next != NULL) connection->next->previous = connection;
     server->connections = connection;
-    server->nstrangers++;
+    server->nunverified++;
     if (epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        bury(server, connection);
+        close_connection(server, connection);
         return;
     }
     tutti_store_connection *victim;
@@ -358,14 +358,15 @@ static void accept_some(tutti_store_server *server) {
 static void sweep(tutti_store_server *server) {
     if (server->paused) watch_listener(server, true);
     int64_t now_ns = tutti_now_ns();
-    server->nstrangers = 0;
+    server->nunverified = 0;
     for (tutti_store_connection *connection = server->connections, *next; connection != NULL; connection = next) {
         next = connection->next;
         bool strange = !connection->validated;
-        if (strange && now_ns - connection->opened_ns > STRANGER_MS * TUTTI_NS_PER_MS) bury(server, connection);
+        if (strange && now_ns - connection->opened_ns > UNVERIFIED_MS * TUTTI_NS_PER_MS)
+            close_connection(server, connection);
         else if (tutti_store_budget_is_stalled(&server->hub.budget, connection, now_ns))
             drop(server, connection, "did not read its replies or finish its request while others waited for memory");
-        else server->nstrangers += strange;
+        else server->nunverified += strange;
     }
 }
 
@@ -377,14 +378,14 @@ static void *serve_all(void *argument) {
     bool more = false;
     for (;;) {
         struct epoll_event events[EVENTS_PER_TURN];
-        bool sweeps = server->paused || server->nstrangers > 0 || tutti_store_budget_is_short(&server->hub.budget);
+        bool sweeps = server->paused || server->nunverified > 0 || tutti_store_budget_is_short(&server->hub.budget);
         int sweep_ms = server->paused ? PAUSE_MS : SWEEP_MS;
         int nevents = epoll_wait(server->epoll_fd, events, EVENTS_PER_TURN, more ? 0 : sweeps ? sweep_ms : -1);
         for (int i = 0; i < nevents; i++) {
-            void *who = events[i].data.ptr;
-            if (who == &server->stop_fd) return NULL;
-            if (who == &server->listen_fd) accept_some(server);
-            else serve(server, who, events[i].events);
+            void *source = events[i].data.ptr;
+            if (source == &server->stop_fd) return NULL;
+            if (source == &server->listen_fd) accept_some(server);
+            else serve(server, source, events[i].events);
         }
         if (sweeps && tutti_now_ns() - swept_ns >= sweep_ms * TUTTI_NS_PER_MS) {
             sweep(server);
@@ -476,7 +477,7 @@ void tutti_store_server_stop(tutti_store_server *server) {
         eventfd_write(server->stop_fd, 1);
         pthread_join(server->thread, NULL);
     }
-    while (server->connections != NULL) bury(server, server->connections);
+    while (server->connections != NULL) close_connection(server, server->connections);
     free_dead(server);
     tutti_store_table_destroy(server->hub.table);
     tutti_store_peers_close(server->peers);

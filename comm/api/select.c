@@ -36,14 +36,14 @@ typedef struct row {
 } row;
 
 /* Above this size a second step costs less than reducing everything n times. */
-#define MOST_WHOLE_BYTES ((size_t)16 << 10)
+#define MOST_ONE_SHOT_BYTES ((size_t)16 << 10)
 
 static const row rows[] = {
-    {.name = "solo",
+    {.name = "single",
      .kinds = ALL_KINDS,
      .shape = ONE_RANK,
      .most_ranks = INT_MAX,
-     .run = tutti_solo,
+     .run = tutti_single,
      .when = "one rank"},
     {.name = "hierarchical",
      .kinds = ALL_KINDS,
@@ -52,28 +52,28 @@ static const row rows[] = {
      .run = tutti_hierarchical,
      .when = "several hosts: shared memory on each, rails between them; long calls in pieces, so that both work at the "
              "same time"},
-    {.name = "line",
+    {.name = "inline",
      .kinds = ALL_KINDS,
      .most_bytes = TUTTI_POST_INLINE_BYTES,
-     .run = tutti_shared_line,
+     .run = tutti_shared_inline,
      .when = "input of at most 4160 bytes, equal counts"},
-    {.name = "whole",
+    {.name = "one_shot",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
-     .most_bytes = MOST_WHOLE_BYTES,
+     .most_bytes = MOST_ONE_SHOT_BYTES,
      .most_ranks = 2,
-     .run = tutti_shared_reduce_whole,
+     .run = tutti_shared_one_shot,
      .when = "2 ranks, or at most 16 KiB"},
-    {.name = "sliced",
+    {.name = "two_shot",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
      .most_ranks = INT_MAX,
-     .run = tutti_shared_reduce_sliced,
-     .when = "always"},
+     .run = tutti_shared_two_shot,
+     .when = "always; where peers map input and output, each rank writes its slice to all (push.c)"},
     {.name = "reduce_scatter",
      .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
      .most_ranks = INT_MAX,
      .run = tutti_shared_reduce_scatter,
      .when = "always"},
-    {.name = "move", .kinds = MOVING_KINDS, .most_ranks = INT_MAX, .run = tutti_shared_move, .when = "always"},
+    {.name = "copy", .kinds = MOVING_KINDS, .most_ranks = INT_MAX, .run = tutti_shared_copy, .when = "always"},
 };
 
 static bool has_shape(const row *candidate, const tutti_comm *comm) {

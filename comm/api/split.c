@@ -3,7 +3,7 @@
  *
  * split: one all_gather on the parent of (colour, key, page); the id is a hash of the parent's id, the number of
  * the split and the colour, so that every page has its id before it is published. create_group: only the members
- * communicate, over point to point; the first of the list gathers the tickets and distributes them.
+ * communicate, over point to point; the first of the list gathers the entries and distributes them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +22,12 @@
 #include "comm/shm/segment.h"
 
 /* The data that a rank publishes about itself. */
-typedef struct ticket {
+typedef struct split_entry {
     int64_t color, key;
     uint64_t page;  /* address in its process */
-    uint64_t id;    /* id of the new communicator; create_group: chosen by the first member */
+    uint64_t id;    /* id of the child communicator; create_group: chosen by the first member */
     int64_t status; /* split: of the rank's own preparation; after a failure it has no page */
-} ticket;
+} split_entry;
 
 static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
     if (options == NULL || options->timeout_ms == 0) comm->timeout_ms = parent->timeout_ms;
@@ -52,7 +52,7 @@ static int host_of(const tutti_comm *parent, int parent_rank) {
     return parent->net.hosts != NULL ? parent->net.hosts->host_of[parent_rank] : 0;
 }
 
-/* Lays the new communicator out over hosts if its members are on several hosts. */
+/* Lays the child communicator out over hosts if its members are on several hosts. */
 static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks) {
     bool several = false;
     int *keys;
@@ -65,22 +65,22 @@ static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const in
     free(keys);
     TUTTI_TRY(status);
     tutti_hosts *hosts = comm->net.hosts;
-    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *hosts->own_doors, &hosts->own_doors));
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *hosts->own_listeners, &hosts->own_listeners));
     for (int rank = 0; rank < comm->nranks; rank++)
-        hosts->own_doors[rank] = parent->net.hosts->listeners[parent_ranks[rank]];
-    hosts->listeners = hosts->own_doors;
+        hosts->own_listeners[rank] = parent->net.hosts->listeners[parent_ranks[rank]];
+    hosts->listeners = hosts->own_listeners;
     return tutti_hierarchical_inherit(comm, parent);
 }
 
-/* Makes the parent's ranks, in that order, the members of comm; tickets[i] is the ticket of the i-th. */
+/* Makes the parent's ranks, in that order, the members of comm; entries[i] is the entry of the i-th. */
 static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks,
-                                 const ticket *tickets) {
+                                 const split_entry *entries) {
     TUTTI_TRY(lay_out(comm, parent, parent_ranks));
     for (int rank = 0; rank < comm->nranks; rank++) {
         int parent_rank = parent_ranks[rank];
         tutti_peer *process = parent->members[parent_rank].process;
         if (!process->remote) {
-            TUTTI_TRY(take_member(comm, rank, parent, parent_rank, tickets[rank].page));
+            TUTTI_TRY(take_member(comm, rank, parent, parent_rank, entries[rank].page));
         } else {
             tutti_peer_retain(process);
             tutti_hosts_enter_remote(comm, rank, process);
@@ -112,27 +112,27 @@ static int by_key(const void *a, const void *b) {
     return x->parent_rank - y->parent_rank;
 }
 
-/* Sorts the parent's ranks of this colour into their new order; returns their number. */
-static int sort_members(const ticket *tickets, int nranks, int64_t color, place *places) {
+/* Sorts the parent's ranks of this colour into their order in the child; returns their number. */
+static int sort_members(const split_entry *entries, int nranks, int64_t color, place *places) {
     int count = 0;
     for (int rank = 0; rank < nranks; rank++)
-        if (tickets[rank].color == color) places[count++] = (place){.key = tickets[rank].key, .parent_rank = rank};
+        if (entries[rank].color == color) places[count++] = (place){.key = entries[rank].key, .parent_rank = rank};
     qsort(places, (size_t)count, sizeof *places, by_key);
     return count;
 }
 
-/* The new rank of a rank of the parent. */
-static int find_rank(const ticket *tickets, int nranks, int parent_rank) {
-    const place own = {.key = tickets[parent_rank].key, .parent_rank = parent_rank};
+/* The child rank of a rank of the parent. */
+static int find_rank(const split_entry *entries, int nranks, int parent_rank) {
+    const place own = {.key = entries[parent_rank].key, .parent_rank = parent_rank};
     int before = 0;
     for (int rank = 0; rank < nranks; rank++)
-        before += tickets[rank].color == tickets[parent_rank].color &&
-                  by_key(&(place){.key = tickets[rank].key, .parent_rank = rank}, &own) < 0;
+        before += entries[rank].color == entries[parent_rank].color &&
+                  by_key(&(place){.key = entries[rank].key, .parent_rank = rank}, &own) < 0;
     return before;
 }
 
 /* The failure of a rank of the same colour; if several have failed, each of them returns its own. */
-static tutti_status check_tickets(const tutti_comm *comm, const place *places, const ticket *own) {
+static tutti_status check_entries(const tutti_comm *comm, const place *places, const split_entry *own) {
     for (int rank = 0; rank < comm->nranks; rank++)
         if (own[rank].status != TUTTI_OK)
             return tutti_fail(TUTTI_ERR_ABORTED,
@@ -141,23 +141,23 @@ static tutti_status check_tickets(const tutti_comm *comm, const place *places, c
     return TUTTI_OK;
 }
 
-static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets) {
+static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const split_entry *entries) {
     size_t n = (size_t)parent->nranks;
     place *places;
-    ticket *own = NULL; /* tickets of the new ranks, in their order */
+    split_entry *own = NULL; /* entries of the child's ranks, in their order */
     int *parent_ranks = NULL;
     tutti_status status = TUTTI_OK;
-    comm->rank = find_rank(tickets, parent->nranks, parent->rank); /* first, since errors name it */
+    comm->rank = find_rank(entries, parent->nranks, parent->rank); /* first, since errors name it */
     TUTTI_TRY(tutti_calloc(n, sizeof *places, &places));
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *own, &own), done);
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *parent_ranks, &parent_ranks), done);
     /* comm was made for the parent's number of ranks, so all arrays are large enough. */
-    comm->nranks = sort_members(tickets, parent->nranks, tickets[parent->rank].color, places);
+    comm->nranks = sort_members(entries, parent->nranks, entries[parent->rank].color, places);
     for (int rank = 0; rank < comm->nranks; rank++) {
         parent_ranks[rank] = places[rank].parent_rank;
-        own[rank] = tickets[places[rank].parent_rank];
+        own[rank] = entries[places[rank].parent_rank];
     }
-    TUTTI_TRY_GOTO(status, check_tickets(comm, places, own), done);
+    TUTTI_TRY_GOTO(status, check_entries(comm, places, own), done);
     TUTTI_TRY_GOTO(status, take_members(comm, parent, parent_ranks, own), done);
     status = tutti_create_end(comm);
 done:
@@ -183,34 +183,34 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
                           "tutti_comm_split: color %d is invalid; it must be 0 or above, or TUTTI_COLOR_NONE", color);
     TUTTI_TRY(tutti_comm_check(comm));
     char name[64];
-    tutti_comm *new = NULL;
-    ticket *tickets, own = {.color = color, .key = key};
-    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *tickets, &tickets));
+    tutti_comm *child = NULL;
+    split_entry *entries, own = {.color = color, .key = key};
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *entries, &entries));
     uint64_t number = ++comm->splits;
     snprintf(name, sizeof name, "%.40s/%llu", comm->name, (unsigned long long)number);
     own.id = tutti_hash_add(tutti_hash_add(comm->id, number), (uint64_t)color) | 1;
-    tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &new) : TUTTI_OK;
+    tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &child) : TUTTI_OK;
     own.status = begun;
-    if (new != NULL) {
-        inherit(new, comm, options);
-        tutti_comm_identify(new, own.id);
-        own.page = (uint64_t)(uintptr_t)new->page;
+    if (child != NULL) {
+        inherit(child, comm, options);
+        tutti_comm_identify(child, own.id);
+        own.page = (uint64_t)(uintptr_t)child->page;
     }
     tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER,
                        .type = TUTTI_UINT8,
                        .src = &own,
-                       .dst = tickets,
+                       .dst = entries,
                        .count = sizeof own,
                        .signature = tutti_hash_add(0, number) >> 1};
     tutti_status status = tutti_queue_run(comm, &gather);
     bool met = status == TUTTI_OK;
     if (!met) comm->splits--; /* the others, if comm is whole, have not counted it either */
     if (status == TUTTI_OK) status = begun;
-    if (status == TUTTI_OK && new != NULL) status = join_split(comm, new, tickets);
-    free(tickets);
-    if (met) status = split_streams(comm, new, color, status);
-    if (status != TUTTI_OK) return cancel_with(new, status);
-    *comm_out = new;
+    if (status == TUTTI_OK && child != NULL) status = join_split(comm, child, entries);
+    free(entries);
+    if (met) status = split_streams(comm, child, color, status);
+    if (status != TUTTI_OK) return cancel_with(child, status);
+    *comm_out = child;
     return TUTTI_OK;
 }
 
@@ -239,32 +239,33 @@ static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, in
     return wait_and_free(work, tutti_p2p_recv(comm, data, bytes, 1, peer, tag, work));
 }
 
-/* Gives every member all members' tickets, in the list's order. The first member knows which rank is missing, so
+/* Gives every member all members' entries, in the list's order. The first member knows which rank is missing, so
  * its deadline ends first: the others receive its reason. */
-static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
-                                  int64_t timeout_ms, ticket *tickets) {
-    size_t bytes = (size_t)nranks * sizeof *tickets;
+static tutti_status share_entries(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
+                                  int64_t timeout_ms, split_entry *entries) {
+    size_t bytes = (size_t)nranks * sizeof *entries;
     if (me != 0) {
-        TUTTI_TRY(send_bytes(parent, &tickets[me], sizeof *tickets, ranks[0], tag, timeout_ms));
-        return receive_bytes(parent, tickets, bytes, ranks[0], tag, timeout_ms + timeout_ms / 8 + 100);
+        TUTTI_TRY(send_bytes(parent, &entries[me], sizeof *entries, ranks[0], tag, timeout_ms));
+        return receive_bytes(parent, entries, bytes, ranks[0], tag, timeout_ms + timeout_ms / 8 + 100);
     }
     for (int rank = 1; rank < nranks; rank++)
-        TUTTI_TRY(receive_bytes(parent, &tickets[rank], sizeof *tickets, ranks[rank], tag, timeout_ms));
+        TUTTI_TRY(receive_bytes(parent, &entries[rank], sizeof *entries, ranks[rank], tag, timeout_ms));
     for (int rank = 1; rank < nranks; rank++)
-        TUTTI_TRY(send_bytes(parent, tickets, bytes, ranks[rank], tag, timeout_ms));
+        TUTTI_TRY(send_bytes(parent, entries, bytes, ranks[rank], tag, timeout_ms));
     return TUTTI_OK;
 }
 
-static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *ranks, int64_t tag, ticket *tickets) {
-    tickets[comm->rank].page = (uint64_t)(uintptr_t)comm->page;
+static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *ranks, int64_t tag,
+                               split_entry *entries) {
+    entries[comm->rank].page = (uint64_t)(uintptr_t)comm->page;
     if (comm->rank == 0) {
-        TUTTI_TRY(tutti_random_bytes(&tickets[0].id, sizeof tickets[0].id));
-        tickets[0].id |= 1;
-        tutti_comm_identify(comm, tickets[0].id);
+        TUTTI_TRY(tutti_random_bytes(&entries[0].id, sizeof entries[0].id));
+        entries[0].id |= 1;
+        tutti_comm_identify(comm, entries[0].id);
     }
-    TUTTI_TRY(share_tickets(parent, ranks, comm->nranks, comm->rank, tag, comm->connect_timeout_ms, tickets));
-    tutti_comm_identify(comm, tickets[0].id);
-    TUTTI_TRY(take_members(comm, parent, ranks, tickets));
+    TUTTI_TRY(share_entries(parent, ranks, comm->nranks, comm->rank, tag, comm->connect_timeout_ms, entries));
+    tutti_comm_identify(comm, entries[0].id);
+    TUTTI_TRY(take_members(comm, parent, ranks, entries));
     return tutti_create_end(comm);
 }
 
@@ -302,17 +303,17 @@ tutti_status tutti_comm_create_group(tutti_comm *comm, const int *ranks, int nra
     TUTTI_TRY(tutti_comm_check(comm));
     TUTTI_TRY(check_list(comm, ranks, nranks, &me));
     char name[64];
-    tutti_comm *new;
-    ticket *tickets;
+    tutti_comm *child;
+    split_entry *entries;
     snprintf(name, sizeof name, "%.32s/group %lld", comm->name, (long long)tag);
-    TUTTI_TRY(tutti_create_begin(me, nranks, options, name, &new));
-    inherit(new, comm, options);
-    tutti_status status = tutti_calloc((size_t)nranks, sizeof *tickets, &tickets);
+    TUTTI_TRY(tutti_create_begin(me, nranks, options, name, &child));
+    inherit(child, comm, options);
+    tutti_status status = tutti_calloc((size_t)nranks, sizeof *entries, &entries);
     if (status == TUTTI_OK) {
-        status = join_group(comm, new, ranks, TUTTI_TAG_GROUP - tag, tickets);
-        free(tickets);
+        status = join_group(comm, child, ranks, TUTTI_TAG_GROUP - tag, entries);
+        free(entries);
     }
-    if (status != TUTTI_OK) return cancel_with(new, status);
-    *comm_out = new;
+    if (status != TUTTI_OK) return cancel_with(child, status);
+    *comm_out = child;
     return TUTTI_OK;
 }

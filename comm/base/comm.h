@@ -240,14 +240,14 @@ struct tutti_comm {
     struct {                        /* comm/shm */
         /* one reference; set if the communicator was created through a store or split from such a one, else NULL */
         struct tutti_shm_segment *segment;
-        tutti_store_policy pace;
-        tutti_oversubscribed crowd; /* used by its runner only */
-        struct tutti_slots *slots;  /* lease; NULL: none; slots.h */
-        atomic_int slots_busy;      /* 1 while a call uses the lease, so that no other communicator takes it */
-        const void **views;         /* scratch of nranks pointers, for algorithms */
-        double *factors;            /* scratch of nranks factors */
-        char **buffers;             /* scratch of nranks pointers */
-        tutti_kept kept[2];         /* released with the page */
+        tutti_store_policy store_policy;
+        tutti_oversubscribed oversubscribed; /* used by its runner only */
+        struct tutti_slots *slots;           /* lease; NULL: none; slots.h */
+        atomic_int slots_busy;               /* 1 while a call uses the lease, so that no other communicator takes it */
+        const void **views;                  /* scratch of nranks pointers, for algorithms */
+        double *factors;                     /* scratch of nranks factors */
+        char **buffers;                      /* scratch of nranks pointers */
+        tutti_kept kept[2];                  /* released with the page */
         /* last call in which peers may write into this rank's buffers; quiesce.h */
         uint64_t exposed;
     } shm;

@@ -61,8 +61,8 @@ int tutti_cpus_most(void) {
 }
 
 int tutti_cpus_count(const tutti_core_mask *mask, int most) {
-    int told = (int)tutti_setting_int(TUTTI_SETTING_CPUS), cores = 0;
-    if (told > 0) return told;
+    int set = (int)tutti_setting_int(TUTTI_SETTING_CPUS), cores = 0;
+    if (set > 0) return set;
     for (int i = 0; i < TUTTI_CORE_WORDS; i++) cores += __builtin_popcountll(mask->words[i]);
     if (cores > most) cores = most;
     return cores > 0 ? cores : 1;

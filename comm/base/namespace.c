@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 static uint64_t number_of(const char *path) {
-    struct stat namespace;
-    return stat(path, &namespace) == 0 ? (uint64_t)namespace.st_ino : 0;
+    struct stat status;
+    return stat(path, &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
 uint64_t tutti_namespace_pid(void) {

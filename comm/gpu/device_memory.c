@@ -67,14 +67,14 @@ void tutti_device_memory_expect_peers(int change) {
 
 /* The memory of the given allocator (NCCL's) is better between GPUs. On one GPU peers cannot map it: all data that
  * they read from it goes through slots. */
-static tutti_status allocate(const tutti_device *device, const tutti_device_allocator *allocator, block *new) {
+static tutti_status allocate(const tutti_device *device, const tutti_device_allocator *allocator, block *added) {
     void *memory;
-    TUTTI_TRY(device->current(&new->index));
-    TUTTI_TRY(device->use(new->index)); /* a thread that has not chosen a GPU may have no context yet */
+    TUTTI_TRY(device->current(&added->index));
+    TUTTI_TRY(device->use(added->index)); /* a thread that has not chosen a GPU may have no context yet */
     bool mapped = atomic_load_explicit(&sharings, memory_order_relaxed) > 0;
-    if (!mapped && allocator->alloc(new->bytes, &memory) == TUTTI_OK) new->allocator = allocator;
-    else TUTTI_TRY(device->alloc(tutti_align_up(new->bytes, EXPORTED_BYTES), &memory));
-    new->memory = memory;
+    if (!mapped && allocator->alloc(added->bytes, &memory) == TUTTI_OK) added->allocator = allocator;
+    else TUTTI_TRY(device->alloc(tutti_align_up(added->bytes, EXPORTED_BYTES), &memory));
+    added->memory = memory;
     return TUTTI_OK;
 }
 
@@ -91,7 +91,7 @@ static void *reuse(size_t bytes, int index) {
 tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocator *allocator, void **memory_out) {
     const tutti_device *device = NULL;
     int index;
-    block *new;
+    block *added;
     tutti_fork_watch();
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_device_open(&device));
@@ -102,18 +102,18 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
         *memory_out = known;
         return TUTTI_OK;
     }
-    TUTTI_TRY(tutti_calloc(1, sizeof *new, &new));
-    new->bytes = tutti_max_size(bytes, 1);
-    tutti_status status = allocate(device, allocator, new);
+    TUTTI_TRY(tutti_calloc(1, sizeof *added, &added));
+    added->bytes = tutti_max_size(bytes, 1);
+    tutti_status status = allocate(device, allocator, added);
     if (status != TUTTI_OK) {
-        free(new);
+        free(added);
         return status;
     }
     tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
-    new->next = atomic_load_explicit(&blocks, memory_order_relaxed);
-    atomic_store_explicit(&blocks, new, memory_order_release);
+    added->next = atomic_load_explicit(&blocks, memory_order_relaxed);
+    atomic_store_explicit(&blocks, added, memory_order_release);
     tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
-    *memory_out = new->memory;
+    *memory_out = added->memory;
     return TUTTI_OK;
 }
 

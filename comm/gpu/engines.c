@@ -12,23 +12,23 @@
 #include "bootstrap/base/settings.h"
 
 static const tutti_stream_engine *const rows[] = {
-    &tutti_engine_solo,
-    &tutti_engine_same_device,
+    &tutti_engine_single,
+    &tutti_engine_same_gpu,
     &tutti_engine_nccl,
     &tutti_engine_staged,
 };
 
 void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++)
-        if (rows[i]->tell != NULL) rows[i]->tell(comm, own);
+        if (rows[i]->fill_caps != NULL) rows[i]->fill_caps(comm, own);
 }
 
 /* Users with GPUs do not expect calls to go through host memory, so this is a warning, but only once: the next
  * communicators are mostly alike. */
 static void tell_slow(const tutti_comm *comm, const char *reasons) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     if (comm->rank != 0) return;
-    tutti_log(atomic_flag_test_and_set(&told) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
+    tutti_log(atomic_flag_test_and_set(&logged) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
               "communicator \"%s\": calls on CUDA memory go through host memory, which is slow (%s)", comm->name,
               reasons);
 }
@@ -46,7 +46,7 @@ const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm) {
             tutti_log(TUTTI_LOG_WARN, "TUTTI_ALGORITHM=%s does not fit communicator \"%s\": %s", forced, comm->name,
                       reason);
         if (fits && first == NULL) first = rows[i];
-        bool tells = rows[i] == &tutti_engine_same_device || rows[i] == &tutti_engine_nccl;
+        bool tells = rows[i] == &tutti_engine_same_gpu || rows[i] == &tutti_engine_nccl;
         if (!fits && tells && used < sizeof reasons)
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
                                      rows[i]->name, reason);

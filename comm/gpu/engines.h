@@ -6,7 +6,7 @@
 
 #include "comm/gpu/stream.h"
 
-extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_staged;
+extern const tutti_stream_engine tutti_engine_single, tutti_engine_same_gpu, tutti_engine_nccl, tutti_engine_staged;
 
 /* Bytes for the reason why an engine does not fit. */
 #define TUTTI_ENGINES_REASON_BYTES 384

@@ -101,7 +101,7 @@ static tutti_status check_broken(tutti_comm *comm) {
         if (rank == comm->rank || !tutti_broken_read(comm, rank, &broken)) continue;
         bool remote = comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere;
         return tutti_comm_give_up(
-            comm, tutti_broken_adopt(comm, remote ? comm->net.hosts->told_by : rank, broken.status, broken.text));
+            comm, tutti_broken_adopt(comm, remote ? comm->net.hosts->reported_by : rank, broken.status, broken.text));
     }
     return TUTTI_OK;
 }

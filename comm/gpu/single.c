@@ -32,8 +32,8 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     return src == dst ? TUTTI_OK : device->copy(dst, src, input.bytes, call->stream);
 }
 
-const tutti_stream_engine tutti_engine_solo = {
-    .name = "solo",
+const tutti_stream_engine tutti_engine_single = {
+    .name = "single",
     .when = "one rank",
     .fits = fits,
     .enqueue = enqueue,

@@ -2,7 +2,7 @@
  * Collectives and messages on CUDA memory: enqueued in the caller's stream and executed in stream order.
  *
  *   calling thread     checks the call, chooses the engine (once), calls engine->enqueue between two marks   stream.c
- *   engine             carries out collectives in streams: solo, nccl, same_device, staged                   engines.c
+ *   engine             carries out collectives in streams: single, nccl, same_gpu, staged                    engines.c
  *   watcher            one thread per process: checks marks, deadlines and deaths; completes works           watchdog.c
  *
  * A call never waits for a peer, except the first collective on CUDA memory of a communicator: there the ranks
@@ -30,7 +30,7 @@ typedef struct tutti_stream_caps {
     uint8_t stream_waits, ipc;                /* tutti_device_facts */
     uint8_t nccl_seed;                        /* it has a communicator that its parent's NCCL split off */
     uint8_t unused;
-    int32_t nccl_version;   /* from ncclGetVersion; 0: NCCL cannot be used here; filled in by the engine's tell */
+    int32_t nccl_version;   /* from ncclGetVersion; 0: NCCL cannot be used here; filled in by the engine's fill_caps */
     char nccl_missing[256]; /* why NCCL cannot be used, for the log and TUTTI_ALGORITHM=nccl */
 } tutti_stream_caps;
 
@@ -89,7 +89,7 @@ typedef struct tutti_stream_engine {
 
     /* Fills in what this engine needs to know about every rank, before the exchange. May load a library; must not
      * communicate with a peer; never fails. Caller. NULL: nothing to fill in. */
-    void (*tell)(const tutti_comm *comm, tutti_stream_caps *own);
+    void (*fill_caps)(const tutti_comm *comm, tutti_stream_caps *own);
     /* True if the engine can serve this communicator. Reads nranks, comm->net.hosts, gpu->facts and other data that is
      * equal on all ranks, so the answer is the same on all ranks. If it cannot and reason_out is not NULL, writes a
      * short reason there. Caller. */

@@ -24,40 +24,40 @@
 #define CONNECT_MS 2000 /* for one attempt */
 #define BEAT_MAGIC UINT32_C(0x74746274)
 
-/* ------------------------------------------------------------------------------------------ obituaries */
+/* ------------------------------------------------------------------------------------------ deaths */
 
-static tutti_obituaries *own_obituaries(void) {
-    return &((tutti_channel_directory *)tutti_heap_base())->obituaries;
+static tutti_deaths *own_deaths(void) {
+    return &((tutti_channel_directory *)tutti_heap_base())->deaths;
 }
 
 /* Called by the heartbeat thread only. */
 static void publish_death(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
-    tutti_obituaries *own = own_obituaries();
+    tutti_deaths *own = own_deaths();
     uint64_t words[2], count = atomic_load_explicit(&own->count, memory_order_relaxed);
     memcpy(words, id, sizeof words);
     for (int i = 0; i < 2; i++)
-        atomic_store_explicit(&own->ids[count % TUTTI_OBITUARIES][i], words[i], memory_order_relaxed);
+        atomic_store_explicit(&own->ids[count % TUTTI_DEATHS][i], words[i], memory_order_relaxed);
     atomic_store_explicit(&own->count, count + 1, memory_order_release); /* pairs with tutti_heartbeat_read */
 }
 
 void tutti_heartbeat_read(tutti_peer *first) {
-    const tutti_obituaries *theirs = &((const tutti_channel_directory *)first->base)->obituaries;
+    const tutti_deaths *theirs = &((const tutti_channel_directory *)first->base)->deaths;
     uint64_t count = atomic_load_explicit(&theirs->count, memory_order_acquire);
-    uint64_t seen = atomic_load_explicit(&first->obituaries_read, memory_order_relaxed);
+    uint64_t seen = atomic_load_explicit(&first->deaths_read, memory_order_relaxed);
     if (TUTTI_LIKELY(count == seen)) return;
-    if (count - seen > TUTTI_OBITUARIES) seen = count - TUTTI_OBITUARIES;
+    if (count - seen > TUTTI_DEATHS) seen = count - TUTTI_DEATHS;
     for (; seen < count; seen++) {
         uint64_t words[2];
         uint8_t id[TUTTI_PROCESS_ID_BYTES];
         for (int i = 0; i < 2; i++)
-            words[i] = atomic_load_explicit(&theirs->ids[seen % TUTTI_OBITUARIES][i], memory_order_relaxed);
+            words[i] = atomic_load_explicit(&theirs->ids[seen % TUTTI_DEATHS][i], memory_order_relaxed);
         memcpy(id, words, sizeof id);
         tutti_peer_mark_dead(id);
     }
-    atomic_store_explicit(&first->obituaries_read, count, memory_order_relaxed);
+    atomic_store_explicit(&first->deaths_read, count, memory_order_relaxed);
 }
 
-static void bury(tutti_heartbeat *b, const char *why) {
+static void declare_dead(tutti_heartbeat *b, const char *why) {
     tutti_log(TUTTI_LOG_INFO, "process %d of host %s: %s", (int)b->peer->pid, b->peer->host, why);
     tutti_peer_mark_dead(b->peer->id);
     publish_death(b->peer->id);
@@ -74,12 +74,12 @@ void tutti_heartbeat_note_deaths(void) {
 
 /* ------------------------------------------------------------------------------------------ connections */
 
-static tutti_conn_id ticket_of(const tutti_peer *self, const tutti_peer *peer, bool *connects_out) {
+static tutti_conn_id conn_id_of(const tutti_peer *self, const tutti_peer *peer, bool *connects_out) {
     *connects_out = memcmp(self->id, peer->id, sizeof self->id) < 0;
-    tutti_conn_id ticket = {.use = TUTTI_CONN_HEARTBEAT, .lanes = 1};
-    memcpy(ticket.from, *connects_out ? self->id : peer->id, sizeof ticket.from);
-    memcpy(ticket.to, *connects_out ? peer->id : self->id, sizeof ticket.to);
-    return ticket;
+    tutti_conn_id conn_id = {.use = TUTTI_CONN_HEARTBEAT, .lanes = 1};
+    memcpy(conn_id.from, *connects_out ? self->id : peer->id, sizeof conn_id.from);
+    memcpy(conn_id.to, *connects_out ? peer->id : self->id, sizeof conn_id.to);
+    return conn_id;
 }
 
 static void set_up(int socket) {
@@ -93,12 +93,12 @@ static void connect_beat(tutti_heartbeat *b) {
     tutti_peer *self;
     bool connects;
     if (tutti_peer_self(&self) != TUTTI_OK) return;
-    tutti_conn_id ticket = ticket_of(self, b->peer, &connects);
+    tutti_conn_id conn_id = conn_id_of(self, b->peer, &connects);
     tutti_deadline soon = tutti_deadline_after_ms(CONNECT_MS);
-    tutti_status status = connects ? tutti_listener_connect(b->peer->listener, &ticket, &soon, &b->connection)
-                                   : tutti_listener_take(&ticket, &b->connection);
+    tutti_status status = connects ? tutti_listener_connect(b->peer->listener, &conn_id, &soon, &b->connection)
+                                   : tutti_listener_take(&conn_id, &b->connection);
     if (status == TUTTI_OK) set_up(b->connection.socket);
-    else if (tutti_deadline_passed(&b->connect)) bury(b, "cannot be reached");
+    else if (tutti_deadline_passed(&b->connect)) declare_dead(b, "cannot be reached");
 }
 
 static void drop(tutti_heartbeat *b) {
@@ -121,7 +121,7 @@ tutti_heartbeat_stage tutti_heartbeat_state(const tutti_heartbeat *b) {
 /* Drops a dead connection. If nothing was received over it, the connecting side had given it up, and tries again. */
 static void lose(tutti_heartbeat *b, const char *why) {
     drop(b);
-    if (b->heard && !b->over) bury(b, why);
+    if (b->heard && !b->over) declare_dead(b, why);
 }
 
 /* The other side has closed the connection. */
@@ -134,8 +134,7 @@ static void end(tutti_heartbeat *b, const char *why) {
 static void send_beat(tutti_heartbeat *b, tutti_heartbeat_stage state, const uint64_t died[2]) {
     tutti_heartbeat_signed out = {.frame = {.magic = BEAT_MAGIC, .state = state}};
     memcpy(out.frame.died, died, sizeof out.frame.died);
-    tutti_frame_mac_make(&b->connection, /* sent by this side */ true, b->nsent, &out.frame, sizeof out.frame,
-                         out.seal);
+    tutti_frame_mac_make(&b->connection, /* sent by this side */ true, b->nsent, &out.frame, sizeof out.frame, out.mac);
     ssize_t sent = send(b->connection.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent == (ssize_t)sizeof out) {
         b->nsent++;
@@ -145,33 +144,33 @@ static void send_beat(tutti_heartbeat *b, tutti_heartbeat_stage state, const uin
     if (sent >= 0 && sent < (ssize_t)sizeof out) lose(b, "a heartbeat was sent only in part");
 }
 
-static const uint64_t nobody[2];
+static const uint64_t no_process[2];
 
 /* Sends the new deaths, or a heartbeat without any. Goodbye comes last: tutti_heartbeat_end. */
 static void send_beats(tutti_heartbeat *b) {
-    const tutti_obituaries *own = own_obituaries();
+    const tutti_deaths *own = own_deaths();
     uint64_t count = atomic_load_explicit(&own->count, memory_order_relaxed);
     tutti_heartbeat_stage state = tutti_heartbeat_state(b);
     if (state == TUTTI_HEARTBEAT_GOODBYE) state = TUTTI_HEARTBEAT_LEFT;
-    if (count - b->told > TUTTI_OBITUARIES) b->told = count - TUTTI_OBITUARIES;
-    if (b->told == count) send_beat(b, state, nobody);
-    for (; b->told < count && b->connection.socket >= 0; b->told++) {
+    if (count - b->deaths_sent > TUTTI_DEATHS) b->deaths_sent = count - TUTTI_DEATHS;
+    if (b->deaths_sent == count) send_beat(b, state, no_process);
+    for (; b->deaths_sent < count && b->connection.socket >= 0; b->deaths_sent++) {
         uint64_t died[2];
         for (int i = 0; i < 2; i++)
-            died[i] = atomic_load_explicit(&own->ids[b->told % TUTTI_OBITUARIES][i], memory_order_relaxed);
+            died[i] = atomic_load_explicit(&own->ids[b->deaths_sent % TUTTI_DEATHS][i], memory_order_relaxed);
         send_beat(b, state, died);
     }
 }
 
 static void take_frame(tutti_heartbeat *b) {
     const tutti_heartbeat_frame *frame = &b->in.frame;
-    if (frame->magic != BEAT_MAGIC) bury(b, "sent a frame that is not a heartbeat");
-    else if (!tutti_frame_mac_check(&b->connection, b->nheard++, frame, sizeof *frame, b->in.seal))
-        bury(b, "is unreachable: its frames are modified on the network");
+    if (frame->magic != BEAT_MAGIC) declare_dead(b, "sent a frame that is not a heartbeat");
+    else if (!tutti_frame_mac_check(&b->connection, b->nheard++, frame, sizeof *frame, b->in.mac))
+        declare_dead(b, "is unreachable: its frames are modified on the network");
     else if (frame->state == TUTTI_HEARTBEAT_GOODBYE) b->over = true;
     else {
         b->has_left = frame->state == TUTTI_HEARTBEAT_LEFT;
-        if (memcmp(frame->died, nobody, sizeof nobody) != 0 && tutti_peer_mark_dead(frame->died))
+        if (memcmp(frame->died, no_process, sizeof no_process) != 0 && tutti_peer_mark_dead(frame->died))
             publish_death(frame->died);
     }
 }
@@ -201,7 +200,7 @@ void tutti_heartbeat_go_on(tutti_heartbeat *b, bool due) {
     if (b->connection.socket < 0) return;
     receive_beats(b);
     if (b->over || b->connection.socket < 0) return;
-    bool news = b->told != atomic_load_explicit(&own_obituaries()->count, memory_order_relaxed);
+    bool news = b->deaths_sent != atomic_load_explicit(&own_deaths()->count, memory_order_relaxed);
     if (due || news || atomic_load(&b->said) != (int)tutti_heartbeat_state(b)) send_beats(b);
 }
 
@@ -209,7 +208,7 @@ static void end_heartbeat(tutti_heartbeat *b) {
     if (b->connection.socket < 0) return;
     tutti_heartbeat_note_deaths();
     if (!b->over) send_beats(b);
-    if (!b->over && b->connection.socket >= 0) send_beat(b, TUTTI_HEARTBEAT_GOODBYE, nobody);
+    if (!b->over && b->connection.socket >= 0) send_beat(b, TUTTI_HEARTBEAT_GOODBYE, no_process);
     if (b->connection.socket >= 0) drop(b);
 }
 

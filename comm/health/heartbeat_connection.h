@@ -29,7 +29,7 @@ typedef struct tutti_heartbeat_frame {
 /* What is sent over the connection. */
 typedef struct tutti_heartbeat_signed {
     tutti_heartbeat_frame frame;
-    uint8_t seal[TUTTI_FRAME_MAC_BYTES];
+    uint8_t mac[TUTTI_FRAME_MAC_BYTES];
 } tutti_heartbeat_signed;
 
 typedef struct tutti_heartbeat {
@@ -41,9 +41,9 @@ typedef struct tutti_heartbeat {
     tutti_connection connection; /* socket -1: not connected */
     uint64_t nsent, nheard;      /* frames on this connection */
     tutti_deadline connect;
-    bool heard;    /* data has been received over the socket */
-    bool over;     /* the peer has said goodbye, or is dead */
-    uint64_t told; /* number of own obituaries sent */
+    bool heard;           /* data has been received over the socket */
+    bool over;            /* the peer has said goodbye, or is dead */
+    uint64_t deaths_sent; /* of those that this host's processes have published */
     tutti_heartbeat_signed in;
     size_t in_bytes; /* bytes of it received so far */
     struct tutti_heartbeat *next;

@@ -149,14 +149,14 @@ static int arrived_count(const tutti_comm *comm, const tutti_op *op) {
     return arrived;
 }
 
-void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms, const char *told) {
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms, const char *reason) {
     char call[160], missing[3000];
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
-    if (told != NULL) {
+    if (reason != NULL) {
         tutti_log(TUTTI_LOG_WARN,
                   "stalled: rank %d has waited for %lld ms in %s of communicator \"%s\" (%zu bytes); missing: %s",
-                  comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type), told);
+                  comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type), reason);
         return;
     }
     tutti_monitor_missing(comm, op, missing, sizeof missing);

@@ -11,17 +11,17 @@
 #include "bootstrap/base/status.h"
 #include "comm/init/kv_tree.h"
 
-#define LOOK_MS     500                  /* interval of checks on leaders that log what they wait for */
-#define DOORS_MAGIC UINT32_C(0x32727464) /* "dtr2" */
+#define LOOK_MS         500                  /* interval of checks on leaders that log what they wait for */
+#define ADDRESSES_MAGIC UINT32_C(0x32727464) /* "dtr2" */
 
 /* Header of a value. */
-typedef struct doors_head {
+typedef struct addresses_head {
     uint32_t magic;
     int32_t first, nhosts; /* the hosts whose listeners follow, the ranks of each host in ascending order */
     uint32_t unused;
-} doors_head;
+} addresses_head;
 
-enum { DOOR_NEW = 1, DOOR_LIKE_BEFORE = 2 };
+enum { LISTENER_NEW = 1, LISTENER_LIKE_BEFORE = 2 };
 
 /* ---------------------------------------------------------------------------------------------- packing */
 
@@ -38,11 +38,11 @@ static bool is_like(const tutti_listener_info *listener, const tutti_listener_in
 
 size_t tutti_listener_pack(const tutti_listener_info *listener, const tutti_listener_info *before, uint8_t *bytes_out) {
     size_t used = 0;
-    uint8_t kind = is_like(listener, before) ? DOOR_LIKE_BEFORE : DOOR_NEW;
+    uint8_t kind = is_like(listener, before) ? LISTENER_LIKE_BEFORE : LISTENER_NEW;
     bytes_out[used++] = kind;
     used = put(bytes_out, used, listener->process, sizeof listener->process);
     used = put(bytes_out, used, &listener->port, sizeof listener->port);
-    if (kind == DOOR_LIKE_BEFORE) return used;
+    if (kind == LISTENER_LIKE_BEFORE) return used;
     uint8_t why_bytes = (uint8_t)strlen(listener->why);
     used = put(bytes_out, used, &listener->transports, sizeof listener->transports);
     bytes_out[used++] = (uint8_t)listener->naddresses;
@@ -60,18 +60,18 @@ static bool take(const uint8_t *bytes, size_t available, size_t *used, void *dat
 }
 
 size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
-                             tutti_listener_info *door_out) {
+                             tutti_listener_info *listener_out) {
     size_t used = 0;
     uint8_t kind = 0, naddresses = 0, why_bytes = 0;
     tutti_listener_info listener = {.port = 0};
-    if (!take(bytes, available, &used, &kind, 1) || (kind != DOOR_NEW && kind != DOOR_LIKE_BEFORE)) return 0;
-    if (kind == DOOR_LIKE_BEFORE) {
+    if (!take(bytes, available, &used, &kind, 1) || (kind != LISTENER_NEW && kind != LISTENER_LIKE_BEFORE)) return 0;
+    if (kind == LISTENER_LIKE_BEFORE) {
         if (before == NULL) return 0;
         listener = *before;
     }
     if (!take(bytes, available, &used, listener.process, sizeof listener.process)) return 0;
     if (!take(bytes, available, &used, &listener.port, sizeof listener.port)) return 0;
-    if (kind == DOOR_NEW) {
+    if (kind == LISTENER_NEW) {
         if (!take(bytes, available, &used, &listener.transports, sizeof listener.transports) ||
             !take(bytes, available, &used, &naddresses, 1) || !take(bytes, available, &used, &why_bytes, 1) ||
             naddresses > TUTTI_LISTENER_ADDRESSES || why_bytes >= sizeof listener.why)
@@ -83,7 +83,7 @@ size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti
         for (int i = 0; i < naddresses; i++)
             listener.addresses[i].interface[sizeof listener.addresses[i].interface - 1] = '\0';
     }
-    *door_out = listener;
+    *listener_out = listener;
     return used;
 }
 
@@ -105,7 +105,7 @@ static tutti_status lay_out(passing *p) {
     int nhosts = p->table->nhosts, nranks = p->table->nranks;
     TUTTI_TRY(tutti_calloc((size_t)nranks, sizeof *p->ranks, &p->ranks));
     TUTTI_TRY(tutti_calloc((size_t)nhosts + 1, sizeof *p->first_of, &p->first_of));
-    p->capacity = sizeof(doors_head) + (size_t)nranks * TUTTI_LISTENER_PACKED_BYTES;
+    p->capacity = sizeof(addresses_head) + (size_t)nranks * TUTTI_LISTENER_PACKED_BYTES;
     TUTTI_TRY(tutti_calloc(1, p->capacity, &p->value));
     const tutti_peer_table_rank *ranks = tutti_peer_table_ranks(p->table);
     for (int rank = 0; rank < nranks; rank++) p->first_of[ranks[rank].host + 1]++;
@@ -120,14 +120,14 @@ static tutti_status lay_out(passing *p) {
     return TUTTI_OK;
 }
 
-static tutti_status fail_doors(int host) {
+static tutti_status fail_addresses(int host) {
     return tutti_fail(TUTTI_ERR_DATA,
                       "the listener addresses that the first rank of host %d left in the store are malformed", host);
 }
 
 /* Packs the listeners of hosts [first, first + nhosts). */
 static void pack_hosts(passing *p, const tutti_listener_info *listeners, int first, int nhosts) {
-    doors_head head = {.magic = DOORS_MAGIC, .first = first, .nhosts = nhosts};
+    addresses_head head = {.magic = ADDRESSES_MAGIC, .first = first, .nhosts = nhosts};
     p->used = put(p->value, 0, &head, sizeof head);
     for (int i = p->first_of[first]; i < p->first_of[first + nhosts]; i++) {
         const tutti_listener_info *before = i > p->first_of[first] ? &listeners[p->ranks[i - 1]] : NULL;
@@ -138,27 +138,27 @@ static void pack_hosts(passing *p, const tutti_listener_info *listeners, int fir
 /* Unpacks them, except those of this rank's own host. */
 static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int nhosts,
                                  tutti_listener_info *listeners) {
-    doors_head head;
+    addresses_head head;
     size_t used = sizeof head;
-    if (bytes < sizeof head) return fail_doors(first);
+    if (bytes < sizeof head) return fail_addresses(first);
     memcpy(&head, p->value, sizeof head);
-    if (head.magic != DOORS_MAGIC || head.first != first || head.nhosts != nhosts) return fail_doors(first);
+    if (head.magic != ADDRESSES_MAGIC || head.first != first || head.nhosts != nhosts) return fail_addresses(first);
     tutti_listener_info before;
     for (int i = p->first_of[first]; i < p->first_of[first + nhosts]; i++) {
         tutti_listener_info listener;
         size_t took =
             tutti_listener_unpack(p->value + used, bytes - used, i > p->first_of[first] ? &before : NULL, &listener);
-        if (took == 0) return fail_doors(tutti_peer_table_ranks(p->table)[p->ranks[i]].host);
+        if (took == 0) return fail_addresses(tutti_peer_table_ranks(p->table)[p->ranks[i]].host);
         used += took;
         before = listener;
         if (tutti_peer_table_ranks(p->table)[p->ranks[i]].host != p->host) listeners[p->ranks[i]] = listener;
     }
-    return used == bytes ? TUTTI_OK : fail_doors(first);
+    return used == bytes ? TUTTI_OK : fail_addresses(first);
 }
 
 /* Waits for the value of another host's leader in the store. Of the leaders that wait for host 0, only a few log
  * the wait. */
-static tutti_status await_doors(passing *p, int host, const char *key, size_t *bytes_out) {
+static tutti_status await_addresses(passing *p, int host, const char *key, size_t *bytes_out) {
     const tutti_peer_table_host *there = &tutti_peer_table_hosts(p->table)[host];
     bool speaks = host > 0 || (p->host & (p->host - 1)) == 0;
     for (;;) {
@@ -186,16 +186,16 @@ static tutti_status pass(passing *p, tutti_listener_info *listeners) {
     int nhosts = p->table->nhosts;
     TUTTI_KV_TREE_EACH_CHILD(step, p->host, nhosts) {
         int child = p->host + step;
-        tutti_kv_tree_key(&p->tree, "doors", child, key);
-        TUTTI_TRY(await_doors(p, child, key, &bytes));
+        tutti_kv_tree_key(&p->tree, "addresses", child, key);
+        TUTTI_TRY(await_addresses(p, child, key, &bytes));
         TUTTI_TRY(unpack_hosts(p, bytes, child, tutti_kv_tree_span(child, nhosts), listeners));
     }
     pack_hosts(p, listeners, p->host, tutti_kv_tree_span(p->host, nhosts));
-    tutti_kv_tree_key(&p->tree, "doors", p->host > 0 ? p->host : -1, key);
+    tutti_kv_tree_key(&p->tree, "addresses", p->host > 0 ? p->host : -1, key);
     TUTTI_TRY(tutti_kv_tree_set(&p->tree, key, p->value, p->used));
     if (p->host == 0) return TUTTI_OK;
-    tutti_kv_tree_key(&p->tree, "doors", -1, key);
-    TUTTI_TRY(await_doors(p, 0, key, &bytes));
+    tutti_kv_tree_key(&p->tree, "addresses", -1, key);
+    TUTTI_TRY(await_addresses(p, 0, key, &bytes));
     return unpack_hosts(p, bytes, 0, nhosts, listeners);
 }
 

@@ -1,8 +1,8 @@
 /*
  * Exchange of the listener addresses between hosts: the leaders pass them on through the store.
  *
- *   leader of host h > 0   doors/<h>   packed listeners of the hosts in the subtree of h (kv_tree.h)
- *   leader of host 0       doors       packed listeners of all hosts
+ *   leader of host h > 0   addresses/<h>  packed listeners of the hosts in the subtree of h (kv_tree.h)
+ *   leader of host 0       addresses      packed listeners of all hosts
  *
  * The listeners of one host usually differ only in process id and port, so a listener that is otherwise equal to
  * the one before it takes 18 bytes.
@@ -25,6 +25,6 @@ tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix
 size_t tutti_listener_pack(const tutti_listener_info *listener, const tutti_listener_info *before, uint8_t *bytes_out);
 /* Unpacks a listener. Returns the number of bytes read, or 0 if they are malformed. */
 size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
-                             tutti_listener_info *door_out);
+                             tutti_listener_info *listener_out);
 
 #endif

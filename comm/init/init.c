@@ -47,7 +47,7 @@ typedef struct meeting {
     tutti_local_bootstrap bootstrap;
 } meeting;
 
-/* ---------------------------------------------------------------------------------------- this rank's card */
+/* ---------------------------------------------------------------------------------------- this rank's info */
 
 /* Number of the machine, from the id of this boot; 0: unknown. */
 static uint64_t read_machine(void) {
@@ -73,20 +73,20 @@ static void read_host_id(char *text, size_t capacity) {
     if (network != 0) snprintf(text + used, capacity - used, "/%llx", (unsigned long long)network);
 }
 
-/* This rank's card, except the name of its socket. */
-static tutti_status fill_card(int rank, int nranks, tutti_peer_info *card_out) {
+/* This rank's info, except the name of its socket. */
+static tutti_status fill_card(int rank, int nranks, tutti_peer_info *info_out) {
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
-    tutti_peer_info card = {.rank = rank, .nranks = nranks, .pid = getpid()};
-    card.pid_space = tutti_namespace_pid();
-    snprintf(card.version, sizeof card.version, "%s", tutti_version());
-    tutti_settings_agreed(card.settings, sizeof card.settings);
-    read_host_id(card.host_id, sizeof card.host_id);
-    card.machine = read_machine();
-    memcpy(card.host, self->host, sizeof card.host);
-    tutti_cpus_allowed(&card.cores);
-    card.most_cores = tutti_cpus_most();
-    *card_out = card;
+    tutti_peer_info info = {.rank = rank, .nranks = nranks, .pid = getpid()};
+    info.pid_space = tutti_namespace_pid();
+    snprintf(info.version, sizeof info.version, "%s", tutti_version());
+    tutti_settings_agreed(info.settings, sizeof info.settings);
+    read_host_id(info.host_id, sizeof info.host_id);
+    info.machine = read_machine();
+    memcpy(info.host, self->host, sizeof info.host);
+    tutti_cpus_allowed(&info.cores);
+    info.most_cores = tutti_cpus_most();
+    *info_out = info;
     return TUTTI_OK;
 }
 
@@ -129,10 +129,10 @@ static tutti_status add_key(const meeting *m) {
 /* Number of ranks of the world if the launcher has started all of them on one host; 0: it has not, or does not say. */
 static int ranks_of_only_host(void) {
     const tutti_launcher_row *row = tutti_launcher_row_present();
-    int values[TUTTI_TOLD_COUNT];
+    int values[TUTTI_GIVEN_COUNT];
     if (row == NULL || tutti_launcher_row_read(row, values) != TUTTI_OK) return 0;
-    return values[TUTTI_TOLD_SIZE] == values[TUTTI_TOLD_LOCAL_SIZE] && values[TUTTI_TOLD_SIZE] > 0
-               ? values[TUTTI_TOLD_SIZE]
+    return values[TUTTI_GIVEN_SIZE] == values[TUTTI_GIVEN_LOCAL_SIZE] && values[TUTTI_GIVEN_SIZE] > 0
+               ? values[TUTTI_GIVEN_SIZE]
                : 0;
 }
 
@@ -177,11 +177,11 @@ static tutti_status enter_far(const meeting *m) {
         const tutti_peer_table_rank *there = &tutti_peer_table_ranks(table)[rank];
         const tutti_listener_info *listener = &m->comm->net.hosts->listeners[rank];
         if (there->host == m->place.host) continue;
-        tutti_peer_card card = {.pid = there->pid};
+        tutti_process_info info = {.pid = there->pid};
         tutti_peer *process;
-        memcpy(card.id, listener->process, sizeof card.id);
-        memcpy(card.host, tutti_peer_table_hosts(table)[there->host].name, sizeof card.host);
-        TUTTI_TRY(tutti_peer_admit_remote(&card, m->bootstrap.segment, listener, &process));
+        memcpy(info.id, listener->process, sizeof info.id);
+        memcpy(info.host, tutti_peer_table_hosts(table)[there->host].name, sizeof info.host);
+        TUTTI_TRY(tutti_peer_admit_remote(&info, m->bootstrap.segment, listener, &process));
         tutti_hosts_enter_remote(m->comm, rank, process);
     }
     return TUTTI_OK;
@@ -200,9 +200,9 @@ static tutti_status fill_member(meeting *m) {
     tutti_peer *self;
     tutti_shm_member *member = tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.local_rank);
     TUTTI_TRY(tutti_peer_self(&self));
-    member->card = (tutti_peer_card){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
-    memcpy(member->card.id, self->id, sizeof self->id);
-    memcpy(member->card.host, self->host, sizeof self->host);
+    member->info = (tutti_process_info){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
+    memcpy(member->info.id, self->id, sizeof self->id);
+    memcpy(member->info.host, self->host, sizeof self->host);
     member->pid_space = m->own.pid_space;
     tutti_heap_free(m->comm->page);
     m->comm->page = NULL;
@@ -241,10 +241,10 @@ static void count_cores(const meeting *m) {
 static tutti_status share(meeting *m, tutti_status status) {
     bool leads = m->table != NULL;
     if (status == TUTTI_OK && leads && m->place.nhosts > 1) {
-        tutti_timing_over(TUTTI_TIMING_CONTACT);
+        tutti_timing_over(TUTTI_TIMING_LOCAL);
         status = tutti_address_exchange(m->store, m->prefix, m->table, m->place.host, &m->deadline,
                                         tutti_shm_segment_listeners(m->bootstrap.segment));
-        tutti_timing_over(TUTTI_TIMING_DOORS);
+        tutti_timing_over(TUTTI_TIMING_ADDRESSES);
     }
     TUTTI_TRY(tutti_local_bootstrap_share(&m->bootstrap, status, m->local->members));
     if (m->place.nhosts == 1) return TUTTI_OK;
@@ -259,7 +259,7 @@ static tutti_status meet(meeting *m) {
     if (status != TUTTI_OK && m->table == NULL) return status;
     TUTTI_TRY(share(m, status));
     count_cores(m);
-    tutti_timing_over(TUTTI_TIMING_CONTACT);
+    tutti_timing_over(TUTTI_TIMING_LOCAL);
     tutti_timing_store(tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.local_rank));
     TUTTI_TRY(m->end(m->comm));
     tutti_shm_segment_close_fd(m->bootstrap.segment);
@@ -284,7 +284,7 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
     tutti_status status = fill_card(comm->rank, comm->nranks, &m.own);
     if (status == TUTTI_OK) status = tutti_local_bootstrap_listen(m.own.socket_name, &m.bootstrap.listen_fd);
     if (status == TUTTI_OK) status = tutti_peer_table_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.table);
-    tutti_timing_over(TUTTI_TIMING_ROLL);
+    tutti_timing_over(TUTTI_TIMING_PEER_TABLE);
     if (status == TUTTI_OK) status = check_hosts(&m);
     if (status == TUTTI_OK && m.table == NULL) { /* another rank leads */
         close(m.bootstrap.listen_fd);

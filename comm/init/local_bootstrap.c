@@ -219,10 +219,10 @@ tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *c, tutti_status 
 /* The next local rank, from `local_rank` on, that is the first of its process; the number of members: there is none. */
 static int next_process(const tutti_local_bootstrap *c, int local_rank) {
     for (; local_rank < tutti_local_nmembers(c); local_rank++) {
-        const uint8_t *id = tutti_shm_segment_member(c->segment, local_rank)->card.id;
+        const uint8_t *id = tutti_shm_segment_member(c->segment, local_rank)->info.id;
         int before = 0;
         while (before < local_rank &&
-               memcmp(tutti_shm_segment_member(c->segment, before)->card.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
+               memcmp(tutti_shm_segment_member(c->segment, before)->info.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
             before++;
         if (before == local_rank) return local_rank;
     }

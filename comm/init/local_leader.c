@@ -3,7 +3,7 @@
  *
  * It serves all visitors (connections that have not authenticated yet) at once; each sends a few messages.
  * Processes that the peer table names have until the deadline, and their failure is the communicator's. All other
- * processes are strangers: a few are served at a time, for a short time, with few lines in the log. The process
+ * processes are unexpected: a few are served at a time, for a short time, with few lines in the log. The process
  * ids in the peer table also show when a missing rank has ended.
  */
 #include <errno.h>
@@ -22,11 +22,11 @@
 #include "comm/init/local_wire.h"
 #include "comm/net/listener.h"
 
-#define STRANGER_MS    2000 /* a process that is not in the peer table must authenticate within this */
-#define MOST_STRANGERS 32   /* at a time; a further one replaces the oldest */
-#define MOST_ACCEPTED  64   /* in one turn, before visitors are served again */
-#define DEATH_MS       1000 /* a process that has ended may have left messages, which are read first */
-#define LOOK_MS        200  /* interval of checks whether missing ranks have ended */
+#define UNEXPECTED_MS   2000 /* a process that is not in the peer table must authenticate within this */
+#define MOST_UNEXPECTED 32   /* at a time; a further one replaces the oldest */
+#define MOST_ACCEPTED   64   /* in one turn, before visitors are served again */
+#define DEATH_MS        1000 /* a process that has ended may have left messages, which are read first */
+#define LOOK_MS         200  /* interval of checks whether missing ranks have ended */
 
 tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table) {
     TUTTI_TRY(tutti_calloc((size_t)tutti_local_nmembers(c), sizeof *c->ranks, &c->ranks));
@@ -104,13 +104,13 @@ static void refuse_visitor(directory *l, int index, const char *why) {
     refuse(l, fd, why);
 }
 
-static int oldest_stranger(const directory *l) {
+static int oldest_unexpected(const directory *l) {
     int index = 0;
     while (index < l->nvisitors && l->visitors[index].awaited) index++;
     return index;
 }
 
-static int count_strangers(const directory *l) {
+static int count_unexpected(const directory *l) {
     int count = 0;
     for (int i = 0; i < l->nvisitors; i++) count += !l->visitors[i].awaited;
     return count;
@@ -128,9 +128,9 @@ static tutti_status make_room(directory *l) {
     return TUTTI_OK;
 }
 
-/* No descriptor is free: closes the oldest stranger; fails if there is none. */
+/* No descriptor is free: closes the oldest unexpected connection; fails if there is none. */
 static tutti_status free_descriptor(directory *l, int error) {
-    int index = oldest_stranger(l);
+    int index = oldest_unexpected(l);
     if (index == l->nvisitors)
         return tutti_fail_errno(
             error, "the first rank of a host needs two descriptors for each other rank; raise 'ulimit -n'");
@@ -157,8 +157,8 @@ static tutti_status accept_one(directory *l) {
         refuse(l, fd, "it belongs to another user");
         return TUTTI_OK;
     }
-    if (!awaited && count_strangers(l) == MOST_STRANGERS)
-        refuse_visitor(l, oldest_stranger(l), "too many other connections arrived before it authenticated");
+    if (!awaited && count_unexpected(l) == MOST_UNEXPECTED)
+        refuse_visitor(l, oldest_unexpected(l), "too many other connections arrived before it authenticated");
     tutti_status status = make_room(l);
     if (status != TUTTI_OK) {
         close(fd);
@@ -202,11 +202,11 @@ static tutti_status take_entry(const directory *l, visitor *v) {
         return tutti_local_fail_secret(v->hello.rank);
     }
     tutti_local_message welcome;
-    int hall_fd = tutti_shm_segment_fd(c->segment);
+    int segment_fd = tutti_shm_segment_fd(c->segment);
     tutti_local_fill_message(&welcome, TUTTI_OK);
     c->peers[v->local_rank].connection = v->fd; /* from now on tutti_local_bootstrap_close closes it */
     c->peers[v->local_rank].heap_fd = heap_fd;
-    return tutti_local_wire_send(v->fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
+    return tutti_local_wire_send(v->fd, &welcome, sizeof welcome, &segment_fd, 1, c->deadline);
 }
 
 /* A visitor has sent a message, or has closed the connection. */
@@ -230,11 +230,11 @@ static tutti_status hear(directory *l, int index) {
     return status;
 }
 
-/* Refuses strangers that have not authenticated in time. */
+/* Refuses unexpected processes that have not authenticated in time. */
 static void expire(directory *l) {
     int64_t now_ns = tutti_now_ns();
     for (int i = l->nvisitors - 1; i >= 0; i--)
-        if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
+        if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > UNEXPECTED_MS * TUTTI_NS_PER_MS)
             refuse_visitor(l, i, "it did not authenticate in time");
 }
 
@@ -313,7 +313,7 @@ static int count_missing(const tutti_local_bootstrap *c) {
     return missing;
 }
 
-static tutti_status await_guests(directory *l) {
+static tutti_status await_ranks(directory *l) {
     tutti_local_bootstrap *c = l->local;
     char missing[600];
     int64_t looked_ns = tutti_now_ns();
@@ -351,7 +351,7 @@ tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_
     TUTTI_TRY(tutti_shm_segment_create(table->nranks, tutti_peer_table_hosts(table)[c->place->host].nranks, table,
                                        tutti_peer_table_bytes(table), listeners_bytes, &c->segment));
     directory l = {.local = c, .table = table};
-    tutti_status status = await_guests(&l);
+    tutti_status status = await_ranks(&l);
     for (int i = 0; i < l.nvisitors; i++) close(l.visitors[i].fd);
     free(l.visitors);
     free(l.polled);

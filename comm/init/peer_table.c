@@ -178,8 +178,8 @@ static bool has_not_come(const gathering *g, int rank) {
 
 /* The rank has joined and all its children have passed on their tables, but it has passed on nothing. */
 static bool stands_still(const gathering *g, int rank) {
-    if (is_there(g, "cards", rank)) return false;
-    TUTTI_KV_TREE_EACH_CHILD(step, rank, g->own->nranks) if (!is_there(g, "cards", rank + step)) return false;
+    if (is_there(g, "peer_info", rank)) return false;
+    TUTTI_KV_TREE_EACH_CHILD(step, rank, g->own->nranks) if (!is_there(g, "peer_info", rank + step)) return false;
     return true;
 }
 
@@ -189,7 +189,7 @@ typedef enum thoroughness { BEFORE_THE_DEADLINE, AFTER_THE_DEADLINE } thoroughne
 
 /* Lists the ranks in the subtree of `rank`, itself included, that meet the condition. */
 static void list_under(const gathering *g, int rank, condition is_meant, thoroughness when, listing *found) {
-    if (when == BEFORE_THE_DEADLINE && is_there(g, "cards", rank)) return;
+    if (when == BEFORE_THE_DEADLINE && is_there(g, "peer_info", rank)) return;
     if (is_meant(g, rank) && ++found->count <= MOST_NAMED)
         found->used += (size_t)snprintf(found->text + found->used, sizeof found->text - found->used, "%s%d",
                                         found->count > 1 ? ", " : "", rank);
@@ -247,7 +247,7 @@ static tutti_status fail_absent(const gathering *g) {
 static tutti_status check_counter(const gathering *g, int rank) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     int exists = 0;
-    int64_t told = 0;
+    int64_t stored = 0;
     tutti_kv_tree_key(&g->tree, g->tree.proves ? "claim" : "count", rank, key);
     TUTTI_TRY(tutti_kv_tree_check(&g->tree, key, &exists));
     if (!exists) return TUTTI_OK;
@@ -255,19 +255,19 @@ static tutti_status check_counter(const gathering *g, int rank) {
         claim found = {.nranks = 0};
         size_t bytes = 0;
         TUTTI_TRY(tutti_kv_tree_get(&g->tree, key, &found, sizeof found, LOOK_MS, &bytes));
-        told = found.nranks;
+        stored = found.nranks;
     } else {
-        TUTTI_TRY(tutti_kv_tree_add(&g->tree, key, 0, &told));
+        TUTTI_TRY(tutti_kv_tree_add(&g->tree, key, 0, &stored));
     }
-    if (told == g->own->nranks) return TUTTI_OK;
+    if (stored == g->own->nranks) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
                       "rank %d has WORLD_SIZE %lld, rank %d has %d: WORLD_SIZE must be equal everywhere", rank,
-                      (long long)told, g->own->rank, g->own->nranks);
+                      (long long)stored, g->own->rank, g->own->nranks);
 }
 
 static tutti_status await_child(gathering *g, int rank, size_t *bytes_out) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
-    tutti_kv_tree_key(&g->tree, "cards", rank, key);
+    tutti_kv_tree_key(&g->tree, "peer_info", rank, key);
     for (;;) {
         tutti_status status = tutti_kv_tree_get(&g->tree, key, g->incoming, g->incoming_capacity, LOOK_MS, bytes_out);
         if (status != TUTTI_ERR_TIMEOUT) return status;
@@ -298,7 +298,7 @@ static tutti_status take_child(gathering *g, int rank) {
     if (readable && table->status != TUTTI_OK) return adopt_reason(g, rank, bytes);
     if (!readable || !is_sound(table, bytes) || table->first != rank || table->count > g->span - g->count)
         return tutti_fail(TUTTI_ERR_DATA,
-                          "the value that rank %d left in the store is not the card of a Tutti rank; is another "
+                          "the value that rank %d left in the store is not the peer info of a Tutti rank; is another "
                           "program using the same store and prefix?",
                           rank);
     bound_texts(table);
@@ -352,7 +352,7 @@ static tutti_status set_reason(const tutti_kv_tree *tree, const char *key, const
 static tutti_status pass_on(gathering *g, tutti_status gathered) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     tutti_peer_table *table;
-    tutti_kv_tree_key(&g->tree, "cards", g->own->rank, key);
+    tutti_kv_tree_key(&g->tree, "peer_info", g->own->rank, key);
     if (gathered != TUTTI_OK) {
         tutti_peer_table head = {.magic = MAGIC, .status = gathered};
         return set_reason(&g->tree, key, &head, sizeof head, gathered);
@@ -365,7 +365,7 @@ static tutti_status pass_on(gathering *g, tutti_status gathered) {
 
 /* ---------------------------------------------------------------------------------------- the way down */
 
-/* The key "roll"; followed by an error text if status is not TUTTI_OK. */
+/* The key "peer_table"; followed by an error text if status is not TUTTI_OK. */
 typedef struct verdict {
     uint64_t magic, comm_id;
     uint8_t nonce[TUTTI_NONCE_BYTES];
@@ -403,7 +403,7 @@ static tutti_status publish(const gathering *g, const tutti_peer_table *table) {
         host_key(&g->tree, host->id, key);
         TUTTI_TRY(tutti_kv_tree_set(&g->tree, key, &line, sizeof line));
     }
-    return tutti_kv_tree_set(&g->tree, tutti_kv_tree_key(&g->tree, "roll", -1, key), &v, sizeof v);
+    return tutti_kv_tree_set(&g->tree, tutti_kv_tree_key(&g->tree, "peer_table", -1, key), &v, sizeof v);
 }
 
 /* Rank 0: publishes the peer table, or the error that prevented it. */
@@ -415,7 +415,7 @@ static tutti_status conclude(gathering *g, tutti_status gathered, tutti_peer_tab
     if (status != TUTTI_OK) {
         verdict v = {.magic = MAGIC, .status = status};
         free(table);
-        return set_reason(&g->tree, tutti_kv_tree_key(&g->tree, "roll", -1, key), &v, sizeof v, status);
+        return set_reason(&g->tree, tutti_kv_tree_key(&g->tree, "peer_table", -1, key), &v, sizeof v, status);
     }
     *table_out = table;
     return TUTTI_OK;
@@ -435,19 +435,19 @@ static void say_first_absent(gathering *g) {
               there ? "is gathering the others, or has ended" : "has not joined");
 }
 
-/* Waits for the key "roll", until shortly after the deadline. */
+/* Waits for the key "peer_table", until shortly after the deadline. */
 static tutti_status await_verdict(gathering *g, const char *key, void *value, size_t capacity, size_t *bytes_out) {
     int rank = g->own->rank;
     bool speaks = rank > 0 && (rank & (rank - 1)) == 0;
-    tutti_deadline patience = *g->tree.deadline;
-    if (patience.budget_ns != INT64_MAX) patience.budget_ns += GRACE_MS * TUTTI_NS_PER_MS;
+    tutti_deadline extended = *g->tree.deadline;
+    if (extended.budget_ns != INT64_MAX) extended.budget_ns += GRACE_MS * TUTTI_NS_PER_MS;
     tutti_kv_tree patient = g->tree;
-    patient.deadline = &patience;
+    patient.deadline = &extended;
     for (;;) {
         tutti_status status =
             tutti_kv_tree_get(&patient, key, value, capacity, speaks ? LOOK_MS : INT64_MAX, bytes_out);
         tutti_deadline_passed(g->tree.deadline);
-        if (status != TUTTI_ERR_TIMEOUT || !speaks || tutti_deadline_left_ms(&patience) == 0) return status;
+        if (status != TUTTI_ERR_TIMEOUT || !speaks || tutti_deadline_left_ms(&extended) == 0) return status;
         say_first_absent(g);
     }
 }
@@ -455,7 +455,7 @@ static tutti_status await_verdict(gathering *g, const char *key, void *value, si
 static tutti_status get_verdict(gathering *g, int nranks, verdict *verdict_out) {
     char key[TUTTI_KV_TREE_KEY_BYTES], value[sizeof(verdict) + TEXT_BYTES];
     size_t bytes = 0;
-    tutti_kv_tree_key(&g->tree, "roll", -1, key);
+    tutti_kv_tree_key(&g->tree, "peer_table", -1, key);
     tutti_status status = await_verdict(g, key, value, sizeof value, &bytes);
     if (status == TUTTI_ERR_TIMEOUT)
         return tutti_fail(status,

@@ -2,15 +2,15 @@
  * The ranks of a new communicator and the host of each: gathered from all ranks through the store, and handed to
  * one rank of each host.
  *
- *   every rank   count/<rank>   counts the rank; a second process with this rank is an error
- *                claim/<rank>   if the job has a secret: authenticates what the counter says
- *   rank r > 0   cards/<r>      peer table of the ranks in the subtree of r (kv_tree.h), or the error that prevented it
- *   rank 0       ranks          peer table of all ranks
- *                host/<id>      for each host: its leader, and where the leader listens
- *                roll           last: the communicator's id and key; or an error, which every rank then returns
+ *   every rank   count/<rank>    counts the rank; a second process with this rank is an error
+ *                claim/<rank>    if the job has a secret: authenticates what the counter says
+ *   rank r > 0   peer_info/<r>   peer table of the ranks in the subtree of r (kv_tree.h), or the error instead
+ *   rank 0       ranks           peer table of all ranks
+ *                host/<id>       for each host: its leader, and where the leader listens
+ *                peer_table      last: the communicator's id and key; or an error, which every rank then returns
  *
- * All ranks read `roll` and the line of their host, whose sizes do not depend on the number of ranks. Only leaders
- * read the peer table of all ranks and share it with their host (segment.h). The leader of a host is its lowest
+ * All ranks read `peer_table` and the line of their host, whose sizes do not depend on the number of ranks. Only
+ * leaders read the peer table of all ranks and share it with their host (segment.h). The leader of a host is its lowest
  * rank.
  *
  * The store is untrusted: values read from it are bounded and checked.
@@ -27,7 +27,7 @@ typedef struct tutti_peer_table_host {
     char id[64];
     char name[64];
     char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* socket name of its lowest rank */
-    uint64_t machine;                          /* from its lowest rank's card */
+    uint64_t machine;                          /* from its lowest rank's info */
     tutti_core_mask cores;                     /* union of the cores of its ranks */
     int32_t most_cores;                        /* the smallest of its ranks */
     int32_t first, nranks;                     /* first: its lowest rank; nranks: number of its ranks */

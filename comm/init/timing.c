@@ -10,8 +10,9 @@
 #include "bootstrap/base/log.h"
 
 static const char *const names[TUTTI_TIMING_PHASES] = {
-    [TUTTI_TIMING_LAUNCHER] = "launcher", [TUTTI_TIMING_STORE] = "store",     [TUTTI_TIMING_MEMORY] = "memory",
-    [TUTTI_TIMING_ROLL] = "peer table",   [TUTTI_TIMING_CONTACT] = "contact", [TUTTI_TIMING_DOORS] = "addresses",
+    [TUTTI_TIMING_LAUNCHER] = "launcher",     [TUTTI_TIMING_STORE] = "store",
+    [TUTTI_TIMING_MEMORY] = "memory",         [TUTTI_TIMING_PEER_TABLE] = "peer table",
+    [TUTTI_TIMING_LOCAL] = "local bootstrap", [TUTTI_TIMING_ADDRESSES] = "addresses",
     [TUTTI_TIMING_MEETING] = "meeting",
 };
 

@@ -10,13 +10,13 @@
 #include "comm/shm/segment.h"
 
 typedef enum tutti_timing_phase {
-    TUTTI_TIMING_LAUNCHER, /* reading the launcher's variables */
-    TUTTI_TIMING_STORE,    /* reaching the store */
-    TUTTI_TIMING_MEMORY,   /* creating this process's shared memory */
-    TUTTI_TIMING_ROLL,     /* exchanging cards and the peer table: here a rank waits for the last rank to start */
-    TUTTI_TIMING_CONTACT,  /* bootstrap with the ranks of the host, and mapping their memory */
-    TUTTI_TIMING_DOORS,    /* several hosts: exchanging the addresses of listeners */
-    TUTTI_TIMING_MEETING,  /* the first barrier */
+    TUTTI_TIMING_LAUNCHER,   /* reading the launcher's variables */
+    TUTTI_TIMING_STORE,      /* reaching the store */
+    TUTTI_TIMING_MEMORY,     /* creating this process's shared memory */
+    TUTTI_TIMING_PEER_TABLE, /* gathering the peer table: here a rank waits for the last rank to start */
+    TUTTI_TIMING_LOCAL,      /* bootstrap with the ranks of the host, and mapping their memory */
+    TUTTI_TIMING_ADDRESSES,  /* several hosts: exchanging the addresses of listeners */
+    TUTTI_TIMING_MEETING,    /* the first barrier */
     TUTTI_TIMING_PHASES
 } tutti_timing_phase;
 

@@ -43,25 +43,25 @@ typedef struct candidate {
     int64_t start_ns; /* does not start earlier */
     int fd;
     size_t got;                 /* bytes received of the message that is due */
-    tutti_listener_hello hello; /* the knock's hello, with the address that is connected to */
+    tutti_listener_hello hello; /* the connector's hello, with the address that is connected to */
     tutti_listener_reply reply;
     tutti_listener_accepted welcome;
     tutti_listener_proof proof;
     uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once the listener has authenticated itself */
     int64_t retry_ms;                        /* FAILED: time after the start within which another try may help */
-    bool stranger;                           /* FAILED: it does not know the secret */
+    bool lacks_secret;                       /* FAILED: it does not know the secret */
     char reason[160];
 } candidate;
 
-typedef struct knock {
-    const tutti_listener_info *card;
+typedef struct connector {
+    const tutti_listener_info *listener;
     tutti_listener_hello hello;
     tutti_listener_key *keys;
     int nkeys, ncandidates;
     candidate candidates[MOST_CANDIDATES];
     tutti_deadline *deadline;
     int64_t start_ns;
-} knock;
+} connector;
 
 /* -------------------------------------------------------------------------------------------- candidates */
 
@@ -69,7 +69,7 @@ static bool is_link_local(const uint8_t bytes[16]) {
     return bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80;
 }
 
-static void add_candidate(knock *k, const tutti_listener_address *address, uint32_t scope) {
+static void add_candidate(connector *k, const tutti_listener_address *address, uint32_t scope) {
     if (k->ncandidates == MOST_CANDIDATES) return;
     candidate *c = &k->candidates[k->ncandidates++];
     *c = (candidate){.address = *address, .fd = -1};
@@ -86,14 +86,15 @@ static bool is_near(const tutti_listener_address *address, const tutti_interface
     return false;
 }
 
-static void list_candidates(knock *k) {
+static void list_candidates(connector *k) {
     tutti_interface own[TUTTI_LISTENER_ADDRESSES];
     int nown = 0;
     if (tutti_interfaces_list(own, TUTTI_LISTENER_ADDRESSES, &nown) != TUTTI_OK) nown = 0;
-    int naddresses = k->card->naddresses < TUTTI_LISTENER_ADDRESSES ? k->card->naddresses : TUTTI_LISTENER_ADDRESSES;
+    int naddresses =
+        k->listener->naddresses < TUTTI_LISTENER_ADDRESSES ? k->listener->naddresses : TUTTI_LISTENER_ADDRESSES;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < naddresses; i++) {
-            const tutti_listener_address *address = &k->card->addresses[i];
+            const tutti_listener_address *address = &k->listener->addresses[i];
             if (is_near(address, own, nown) != (pass == 0)) continue;
             if (!is_link_local(address->bytes)) add_candidate(k, address, 0);
             /* Valid on one network link only, and only this side knows which of its own links that may be. */
@@ -121,10 +122,10 @@ static void give_up_errno(candidate *c, int error) {
 
 /* ------------------------------------------------------------------------------------------------ stages */
 
-static void start(knock *k, candidate *c) {
+static void start(connector *k, candidate *c) {
     struct sockaddr_storage name;
     int one = 1;
-    unsigned bytes = tutti_listener_sockaddr(&c->address, k->card->port, &name);
+    unsigned bytes = tutti_listener_sockaddr(&c->address, k->listener->port, &name);
     c->fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     c->got = 0;
     c->stage = CONNECTING;
@@ -148,16 +149,16 @@ static bool hear(candidate *c, void *message, size_t bytes) {
     return c->stage != FAILED && c->got == bytes;
 }
 
-static void check_reply(knock *k, candidate *c) {
+static void check_reply(connector *k, candidate *c) {
     tutti_listener_verdict verdict =
         tutti_listener_check_reply(&c->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
     c->stage = PROVED;
     if (verdict == TUTTI_LISTENER_ACCEPTED) return;
-    c->stranger = verdict == TUTTI_LISTENER_UNKNOWN || verdict == TUTTI_LISTENER_UNPROVED;
+    c->lacks_secret = verdict == TUTTI_LISTENER_UNKNOWN || verdict == TUTTI_LISTENER_UNPROVED;
     give_up(c, /* retry_ms */ 0, tutti_listener_verdict_text(verdict));
 }
 
-static void advance(knock *k, candidate *c) {
+static void advance(connector *k, candidate *c) {
     int error = 0;
     socklen_t bytes = sizeof error;
     switch (c->stage) {
@@ -190,7 +191,7 @@ static bool is_welcome(const candidate *c) {
 /* ------------------------------------------------------------------------------------------------ rounds */
 
 /* Waits for any of them, at most until the next one is due to start. */
-static void wait_for_any(knock *k) {
+static void wait_for_any(connector *k) {
     struct pollfd waited[MOST_CANDIDATES];
     int which[MOST_CANDIDATES], count = 0;
     int64_t now_ns = tutti_now_ns(), next_ns = now_ns + 100 * TUTTI_NS_PER_MS;
@@ -209,7 +210,7 @@ static void wait_for_any(knock *k) {
 
 /* Starts candidates that are due: after a delay, or when all before them have failed. Sends our proof to the first
  * listener that has authenticated itself, if no other proof is on its way. False: no candidate is left. */
-static bool look(knock *k) {
+static bool look(connector *k) {
     int64_t now_ns = tutti_now_ns();
     bool under_way = false, proving = false, left = false;
     for (int i = 0; i < k->ncandidates; i++) proving = proving || k->candidates[i].stage == WELCOME;
@@ -226,7 +227,7 @@ static bool look(knock *k) {
     return left;
 }
 
-static void close_others(knock *k, const candidate *taken) {
+static void close_others(connector *k, const candidate *taken) {
     for (int i = 0; i < k->ncandidates; i++) {
         candidate *c = &k->candidates[i];
         if (c == taken || c->fd < 0) continue;
@@ -236,7 +237,7 @@ static void close_others(knock *k, const candidate *taken) {
 }
 
 /* Tries all candidates once. TUTTI_NOT_YET: all have failed. */
-static tutti_status try_all(knock *k, tutti_connection *connection_out) {
+static tutti_status try_all(connector *k, tutti_connection *connection_out) {
     for (int i = 0; i < k->ncandidates; i++) {
         k->candidates[i].stage = WAITING;
         k->candidates[i].start_ns = tutti_now_ns() + i * STAGGER_MS * TUTTI_NS_PER_MS;
@@ -258,10 +259,10 @@ static tutti_status try_all(knock *k, tutti_connection *connection_out) {
     return TUTTI_NOT_YET;
 }
 
-static tutti_status unreachable(knock *k, tutti_status status) {
+static tutti_status unreachable(connector *k, tutti_status status) {
     char table[1400] = "", text[TUTTI_ADDRESS_TEXT_BYTES];
     size_t used = 0;
-    bool stranger = false;
+    bool lacks_secret = false;
     int64_t waited_ms = (tutti_now_ns() - k->start_ns) / TUTTI_NS_PER_MS;
     for (int i = 0; i < k->ncandidates && used < sizeof table; i++) {
         candidate *c = &k->candidates[i];
@@ -269,15 +270,15 @@ static tutti_status unreachable(knock *k, tutti_status status) {
             snprintf(c->reason, sizeof c->reason, "%s within %lld ms",
                      c->stage <= CONNECTING ? "no answer" : "it accepts connections, but sends nothing",
                      (long long)waited_ms);
-        stranger = stranger || c->stranger;
+        lacks_secret = lacks_secret || c->lacks_secret;
         tutti_address_text(c->address.bytes, c->address.scope, text);
         used += (size_t)snprintf(table + used, sizeof table - used, "\n  %s port %u (its %s): %s%s", text,
-                                 k->card->port, c->address.interface, c->reason,
+                                 k->listener->port, c->address.interface, c->reason,
                                  tutti_address_is_loopback(c->address.bytes)
                                      ? "; on each host, this address leads to that host itself"
                                      : "");
     }
-    if (stranger) status = TUTTI_ERR_REFUSED;
+    if (lacks_secret) status = TUTTI_ERR_REFUSED;
     else if (status == TUTTI_NOT_YET) status = TUTTI_ERR_SYSTEM;
     return tutti_fail(
         status,
@@ -286,7 +287,7 @@ static tutti_status unreachable(knock *k, tutti_status status) {
         table);
 }
 
-static tutti_status retry(knock *k, tutti_connection *connection_out) {
+static tutti_status retry(connector *k, tutti_connection *connection_out) {
     int64_t nap_ms = SHORTEST_NAP_MS;
     for (;;) {
         tutti_status status = try_all(k, connection_out);
@@ -302,20 +303,21 @@ static tutti_status retry(knock *k, tutti_connection *connection_out) {
     }
 }
 
-tutti_status tutti_listener_connect(const tutti_listener_info *card, const tutti_conn_id *ticket,
+tutti_status tutti_listener_connect(const tutti_listener_info *listener, const tutti_conn_id *conn_id,
                                     tutti_deadline *deadline, tutti_connection *connection_out) {
-    knock *k;
+    connector *k;
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
-    if (card->port == 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "it accepts no connections: %.*s", (int)sizeof card->why, card->why);
+    if (listener->port == 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "it accepts no connections: %.*s", (int)sizeof listener->why,
+                          listener->why);
     TUTTI_TRY(tutti_calloc(1, sizeof *k, &k));
     tutti_status status = tutti_calloc(TUTTI_LISTENER_KEYS, sizeof *k->keys, &k->keys);
     if (status == TUTTI_OK) {
-        k->card = card;
+        k->listener = listener;
         k->deadline = deadline;
         k->start_ns = tutti_now_ns();
         k->nkeys = tutti_listener_keys(k->keys);
-        status = k->nkeys > 0 ? tutti_listener_make_hello(ticket, k->keys, k->nkeys, &k->hello)
+        status = k->nkeys > 0 ? tutti_listener_make_hello(conn_id, k->keys, k->nkeys, &k->hello)
                               : tutti_fail(TUTTI_ERR_CONFIG, "this process has no key to authenticate itself with");
     }
     if (status == TUTTI_OK) {

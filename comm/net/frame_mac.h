@@ -14,9 +14,9 @@
 /* The MAC of frame `number`, counted from 0, of those that this side sends (`ours`), or of those that the other
  * side sends. */
 void tutti_frame_mac_make(const tutti_connection *connection, bool ours, uint64_t number, const void *frame,
-                          size_t bytes, uint8_t seal_out[TUTTI_FRAME_MAC_BYTES]);
-/* Returns whether `seal` is the other side's MAC of its frame `number`. */
+                          size_t bytes, uint8_t mac_out[TUTTI_FRAME_MAC_BYTES]);
+/* Returns whether `mac` is the other side's MAC of its frame `number`. */
 bool tutti_frame_mac_check(const tutti_connection *connection, uint64_t number, const void *frame, size_t bytes,
-                           const uint8_t seal[TUTTI_FRAME_MAC_BYTES]);
+                           const uint8_t mac[TUTTI_FRAME_MAC_BYTES]);
 
 #endif

@@ -16,19 +16,19 @@ static int nall_keys;
 /* ------------------------------------------------------------------------------------------------- keys */
 
 tutti_status tutti_listener_add_key(const void *key, size_t key_bytes) {
-    tutti_listener_key new = {.bytes = key_bytes};
-    if (key_bytes == 0 || key_bytes > sizeof new.key)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "a key has 1 to %zu bytes, not %zu", sizeof new.key, key_bytes);
-    memcpy(new.key, key, key_bytes);
+    tutti_listener_key added = {.bytes = key_bytes};
+    if (key_bytes == 0 || key_bytes > sizeof added.key)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "a key has 1 to %zu bytes, not %zu", sizeof added.key, key_bytes);
+    memcpy(added.key, key, key_bytes);
     tutti_lock(TUTTI_LOCK_KEYS);
     int at = 0;
-    while (at < nall_keys && memcmp(&all_keys[at], &new, sizeof new) != 0) at++;
+    while (at < nall_keys && memcmp(&all_keys[at], &added, sizeof added) != 0) at++;
     if (at == nall_keys && nall_keys < TUTTI_LISTENER_KEYS) nall_keys++;
     if (at == TUTTI_LISTENER_KEYS) at--;
     memmove(all_keys + 1, all_keys, (size_t)at * sizeof all_keys[0]);
-    all_keys[0] = new;
+    all_keys[0] = added;
     tutti_unlock(TUTTI_LOCK_KEYS);
-    tutti_listener_forget(&new, 1);
+    tutti_listener_forget(&added, 1);
     return TUTTI_OK;
 }
 
@@ -66,12 +66,12 @@ static void prove(const tutti_listener_key *key, char side, const tutti_listener
 
 /* ---------------------------------------------------------------------------------------------- messages */
 
-tutti_status tutti_listener_make_hello(const tutti_conn_id *ticket, const tutti_listener_key *keys, int nkeys,
+tutti_status tutti_listener_make_hello(const tutti_conn_id *conn_id, const tutti_listener_key *keys, int nkeys,
                                        tutti_listener_hello *hello_out) {
     tutti_listener_hello hello;
     memset(&hello, 0, sizeof hello);
     hello.magic = TUTTI_LISTENER_MAGIC;
-    hello.ticket = *ticket;
+    hello.conn_id = *conn_id;
     TUTTI_TRY(tutti_random_bytes(hello.nonce, sizeof hello.nonce));
     for (int i = 0; i < nkeys && i < TUTTI_LISTENER_HINTS; i++) hint_at(&keys[i], &hello, hello.hints[i]);
     *hello_out = hello;
@@ -80,8 +80,8 @@ tutti_status tutti_listener_make_hello(const tutti_conn_id *ticket, const tutti_
 
 /* The lane number must be valid whatever the connection is for: a pipe has lanes 0 to lanes-1. */
 static bool is_sane(const tutti_listener_hello *hello) {
-    const tutti_conn_id *ticket = &hello->ticket;
-    return hello->magic == TUTTI_LISTENER_MAGIC && ticket->lanes <= TUTTI_LANES_MOST && ticket->lane < ticket->lanes;
+    const tutti_conn_id *conn_id = &hello->conn_id;
+    return hello->magic == TUTTI_LISTENER_MAGIC && conn_id->lanes <= TUTTI_LANES_MOST && conn_id->lane < conn_id->lanes;
 }
 
 /* The first of our keys that the hello hints at; -1: none. */
@@ -109,7 +109,7 @@ tutti_status tutti_listener_answer(const tutti_listener_hello *hello, const uint
     int nkeys = tutti_listener_keys(keys), key = -1;
     tutti_status status = TUTTI_OK;
     if (!is_sane(hello)) reply.verdict = TUTTI_LISTENER_GARBAGE;
-    else if (memcmp(hello->ticket.to, self, sizeof hello->ticket.to) != 0) reply.verdict = TUTTI_LISTENER_ELSEWHERE;
+    else if (memcmp(hello->conn_id.to, self, sizeof hello->conn_id.to) != 0) reply.verdict = TUTTI_LISTENER_ELSEWHERE;
     else if (memcmp(&hello->called, here, sizeof *here) != 0) reply.verdict = TUTTI_LISTENER_REDIRECTED;
     else if ((key = find_key(hello, keys, nkeys, &reply.hint)) < 0) reply.verdict = TUTTI_LISTENER_UNKNOWN;
     else status = tutti_random_bytes(reply.nonce, sizeof reply.nonce);

@@ -59,7 +59,7 @@ static tutti_status lay_out(tutti_hosts *hosts, const int *host_keys, int rank, 
     number_hosts(hosts, host_keys, nranks);
     TUTTI_TRY(tutti_calloc((size_t)hosts->nhosts, sizeof *hosts->all, &hosts->all));
     TUTTI_TRY(tutti_calloc((size_t)hosts->nhosts, sizeof *hosts->rail, &hosts->rail));
-    TUTTI_TRY(tutti_calloc((size_t)hosts->nhosts, sizeof *hosts->delegates, &hosts->delegates));
+    TUTTI_TRY(tutti_calloc((size_t)hosts->nhosts, sizeof *hosts->leaders, &hosts->leaders));
     list_ranks(hosts, nranks);
     hosts->host = hosts->host_of[rank];
     for (int host = 0; host < hosts->nhosts; host++)
@@ -184,10 +184,10 @@ void tutti_hosts_free(tutti_hosts *hosts) {
     free(hosts->host_of);
     free(hosts->local_of);
     free(hosts->order);
-    free(hosts->own_doors);
+    free(hosts->own_listeners);
     free(hosts->all);
     free(hosts->rail);
-    free(hosts->delegates);
+    free(hosts->leaders);
     free(hosts->table);
     free(hosts->srcs);
     free(hosts->dsts);

@@ -34,7 +34,7 @@ typedef struct tutti_hosts {
     int *local_of;    /* by rank: its rank in its host's local communicator */
     bool uniform;     /* all hosts have the same number of ranks: there are rails */
     int *rail;        /* by host: uniform: the rank with this rank's local rank; else the host's first rank */
-    int *delegates;   /* by host: scratch of an algorithm: the host's delegate */
+    int *leaders;     /* by host: scratch of an algorithm: the host's leader */
     /* algorithms for calls between hosts; filled by the first operation, or from a parent communicator */
     struct tutti_rail_table *table;
     tutti_comm *local; /* communicator of this host's ranks */
@@ -42,12 +42,12 @@ typedef struct tutti_hosts {
     bool counted;      /* counted in this process's memberships; directory.h */
     /* stands in for the pages of all ranks of other hosts: never posted; broken when one of them reports a failure */
     tutti_page *elsewhere;
-    int told_by;      /* elsewhere is broken: the rank that reported it */
-    atomic_bool told; /* messages: the failure of this communicator has been reported to the other hosts */
-    /* by rank; set by the creator of the communicator: in the segment, or own_doors */
+    int reported_by;      /* elsewhere is broken: the rank that reported it */
+    atomic_bool reported; /* messages: the failure of this communicator has been reported to the other hosts */
+    /* by rank; set by the creator of the communicator: in the segment, or own_listeners */
     const tutti_listener_info *listeners;
-    tutti_listener_info *own_doors; /* of a communicator that was split from another; else NULL */
-    char *scratch;                  /* in the heap, so that `local` can share it */
+    tutti_listener_info *own_listeners; /* of a communicator that was split from another; else NULL */
+    char *scratch;                      /* in the heap, so that `local` can share it */
     size_t scratch_bytes;
     int *order;    /* memory of the ranks of `all` */
     int *everyone; /* 0, 1, ...: the rail of all ranks */

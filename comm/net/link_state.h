@@ -92,8 +92,8 @@ typedef struct tutti_link {
 
 /* All links of a communicator; used only by the thread that runs its operations. */
 typedef struct tutti_links {
-    tutti_link *awaited; /* the link that is being opened and waited for */
-    uint64_t door_seen;  /* tutti_listener_count at the last check */
+    tutti_link *awaited;    /* the link that is being opened and waited for */
+    uint64_t arrivals_seen; /* tutti_listener_count at the last check */
     int nbusy;
     tutti_link **busy; /* 2 * nranks entries; links with transfers under way */
     char *pieces;      /* two, or NULL */

@@ -103,46 +103,46 @@ static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t 
     return TUTTI_OK;
 }
 
-/* The ticket of the connection between this rank and another, and whether this rank connects. */
-static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *ticket,
-                                 bool *connects_out) {
+/* The connection id of the connection between this rank and another, and whether this rank connects. */
+static tutti_status write_conn_id(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *conn_id,
+                                  bool *connects_out) {
     const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank],
                               *other = &comm->net.hosts->listeners[rank];
     int order = memcmp(own->process, other->process, sizeof own->process);
     bool connects = order != 0 ? order < 0 : comm->rank < rank;
     const tutti_listener_info *from = connects ? own : other, *to = connects ? other : own;
-    memset(ticket, 0, sizeof *ticket);
-    memcpy(ticket->from, from->process, sizeof ticket->from);
-    memcpy(ticket->to, to->process, sizeof ticket->to);
-    ticket->comm_id = comm->id;
-    ticket->from_rank = connects ? comm->rank : rank;
-    ticket->to_rank = connects ? rank : comm->rank;
-    ticket->use = twin ? TUTTI_CONN_LINK_TWIN : TUTTI_CONN_LINK;
+    memset(conn_id, 0, sizeof *conn_id);
+    memcpy(conn_id->from, from->process, sizeof conn_id->from);
+    memcpy(conn_id->to, to->process, sizeof conn_id->to);
+    conn_id->comm_id = comm->id;
+    conn_id->from_rank = connects ? comm->rank : rank;
+    conn_id->to_rank = connects ? rank : comm->rank;
+    conn_id->use = twin ? TUTTI_CONN_LINK_TWIN : TUTTI_CONN_LINK;
     *connects_out = connects;
-    TUTTI_TRY(choose_transport(comm, rank, &ticket->transport));
-    ticket->lanes = tutti_multi_socket_lanes(tutti_transports[ticket->transport]);
+    TUTTI_TRY(choose_transport(comm, rank, &conn_id->transport));
+    conn_id->lanes = tutti_multi_socket_lanes(tutti_transports[conn_id->transport]);
     return TUTTI_OK;
 }
 
-static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_conn_id *ticket,
+static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_conn_id *conn_id,
                               const tutti_connection *taken) {
     tutti_listener_info listener = comm->net.hosts->listeners[link->rank];
     /* leaves no other transport to fall back to */
     listener.transports &= tutti_verbs_only_mask(process_of(comm, link->rank));
-    return tutti_async_connect_start(&listener, ticket, taken, comm->connect_timeout_ms, &link->attempt);
+    return tutti_async_connect_start(&listener, conn_id, taken, comm->connect_timeout_ms, &link->attempt);
 }
 
 static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
     tutti_link *link = twin ? tutti_link_twin(comm, rank) : tutti_link_first(comm, rank);
-    tutti_conn_id ticket;
+    tutti_conn_id conn_id;
     bool connects;
     tutti_connection taken[TUTTI_LANES_MOST];
     if (link != NULL && (link->pipe != NULL || link->attempt != NULL)) return TUTTI_OK;
-    if (write_ticket(comm, rank, twin, &ticket, &connects) != TUTTI_OK || connects) return TUTTI_OK;
-    if (tutti_listener_take(&ticket, taken) != TUTTI_OK) return TUTTI_OK;
+    if (write_conn_id(comm, rank, twin, &conn_id, &connects) != TUTTI_OK || connects) return TUTTI_OK;
+    if (tutti_listener_take(&conn_id, taken) != TUTTI_OK) return TUTTI_OK;
     tutti_status status = get_link(comm, rank, twin, &link);
-    if (status == TUTTI_OK) return open_link(comm, link, &ticket, taken);
-    for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
+    if (status == TUTTI_OK) return open_link(comm, link, &conn_id, taken);
+    for (uint32_t lane = 0; lane < conn_id.lanes; lane++) close(taken[lane].socket);
     return status;
 }
 
@@ -150,8 +150,8 @@ static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
  * them, whatever this rank waits for. */
 static tutti_status admit_all(tutti_comm *comm) {
     uint64_t count = tutti_listener_count();
-    if (comm->net.hosts == NULL || count == comm->net.links->door_seen) return TUTTI_OK;
-    comm->net.links->door_seen = count;
+    if (comm->net.hosts == NULL || count == comm->net.links->arrivals_seen) return TUTTI_OK;
+    comm->net.links->arrivals_seen = count;
     for (int rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank) continue;
         TUTTI_TRY(admit(comm, rank, /* twin */ false));
@@ -163,9 +163,9 @@ static tutti_status admit_all(tutti_comm *comm) {
 /* Starts to connect, if that is this side's task. */
 static tutti_status start_link(tutti_comm *comm, tutti_link *link) {
     bool connects;
-    tutti_conn_id ticket;
-    TUTTI_TRY(write_ticket(comm, link->rank, link->is_twin, &ticket, &connects));
-    return connects && link->attempt == NULL ? open_link(comm, link, &ticket, /* taken */ NULL) : TUTTI_OK;
+    tutti_conn_id conn_id;
+    TUTTI_TRY(write_conn_id(comm, link->rank, link->is_twin, &conn_id, &connects));
+    return connects && link->attempt == NULL ? open_link(comm, link, &conn_id, /* taken */ NULL) : TUTTI_OK;
 }
 
 /* TUTTI_OK: the link has been opened. TUTTI_NOT_YET: call again. */
@@ -272,7 +272,7 @@ static int first_to_die(const tutti_comm *comm, int rank) {
     return first;
 }
 
-static tutti_status mourn(tutti_comm *comm, int rank) {
+static tutti_status fail_dead_peer(tutti_comm *comm, int rank) {
     char name[128], call[160];
     if (!tutti_peer_ended(comm->members[rank].process)) return TUTTI_OK;
     rank = first_to_die(comm, rank);
@@ -297,7 +297,7 @@ static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
         TUTTI_TRY(look_at_links(comm, op));
         tutti_hooks.heartbeat_read_deaths(comm);
         for (int rank = 0; rank < comm->nranks; rank++)
-            if (comm->net.hosts->host_of[rank] != comm->net.hosts->host) TUTTI_TRY(mourn(comm, rank));
+            if (comm->net.hosts->host_of[rank] != comm->net.hosts->host) TUTTI_TRY(fail_dead_peer(comm, rank));
         nanosleep(&moment, NULL);
     }
     return TUTTI_OK;
@@ -324,10 +324,10 @@ static tutti_status look_for_deaths(const link_wait *wait) {
     const tutti_links *links = comm->net.links;
     if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
     tutti_hooks.heartbeat_read_deaths(comm);
-    if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
+    if (links->awaited != NULL) TUTTI_TRY(fail_dead_peer(comm, links->awaited->rank));
     /* Data sent before the process ended may still be on its way. */
     if (wait->quiet_since == 0 || tutti_ticks_to_ns(tutti_ticks() - wait->quiet_since) < LEGACY_NS) return TUTTI_OK;
-    for (int i = 0; i < links->nbusy; i++) TUTTI_TRY(mourn(comm, links->busy[i]->rank));
+    for (int i = 0; i < links->nbusy; i++) TUTTI_TRY(fail_dead_peer(comm, links->busy[i]->rank));
     return TUTTI_OK;
 }
 

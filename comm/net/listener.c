@@ -11,7 +11,7 @@
  * It listens on each chosen address separately, at one port, so that no connection can arrive over an interface
  * that the job may not use.
  *
- * Invariant: at most MOST_STRANGERS unauthenticated connections are kept, each for STRANGER_MS at most.
+ * Invariant: at most MOST_PENDING unauthenticated connections are kept, each for PENDING_MS at most.
  */
 #include "comm/net/listener.h"
 
@@ -41,25 +41,25 @@
 #include "comm/net/transport/transport.h"
 #include "comm/shm/peer.h"
 
-#define PORT_TRIES     16
-#define ADVERTISED     "advertised" /* in the place of an interface's name */
-#define MOST_STRANGERS 128
-#define STRANGER_MS    3000
-#define PRUNE_MS       5000
-#define MOST_EVENTS    32
-#define MOST_ARRIVED   4096 /* unit: pipes */
-#define LONGEST_S      600  /* for which a connection waits to be taken */
+#define PORT_TRIES   16
+#define ADVERTISED   "advertised" /* in the place of an interface's name */
+#define MOST_PENDING 128
+#define PENDING_MS   3000
+#define PRUNE_MS     5000
+#define MOST_EVENTS  32
+#define MOST_ARRIVED 4096 /* unit: pipes */
+#define LONGEST_S    600  /* for which a connection waits to be taken */
 
 /* Under TUTTI_LOCK_LISTENER. */
 static bool opened;
-static tutti_listener_info own_card;
+static tutti_listener_info own_info;
 
 /* ------------------------------------------------------------------------------------------ arrived connections
- * The authenticated connections that have not been taken yet, by ticket.
+ * The authenticated connections that have not been taken yet, by connection id.
  */
 
 typedef struct arrival {
-    tutti_conn_id ticket;
+    tutti_conn_id conn_id;
     tutti_connection connection;
     int64_t since_ns;
 } arrival;
@@ -80,23 +80,23 @@ static void remove_arrival(int index) {
     memmove(arrivals + index, arrivals + index + 1, (size_t)(narrivals - index) * sizeof arrivals[0]);
 }
 
-static int find_arrival(const tutti_conn_id *ticket) {
+static int find_arrival(const tutti_conn_id *conn_id) {
     for (int i = 0; i < narrivals; i++)
-        if (memcmp(&arrivals[i].ticket, ticket, sizeof *ticket) == 0) return i;
+        if (memcmp(&arrivals[i].conn_id, conn_id, sizeof *conn_id) == 0) return i;
     return -1;
 }
 
-static int find_lane(const tutti_conn_id *ticket, uint32_t lane) {
-    tutti_conn_id one = *ticket;
+static int find_lane(const tutti_conn_id *conn_id, uint32_t lane) {
+    tutti_conn_id one = *conn_id;
     one.lane = lane;
     return find_arrival(&one);
 }
 
 /* The last lane arrives last, so it is checked first. */
-static bool has_all_lanes(const tutti_conn_id *ticket) {
-    uint32_t lane = ticket->lanes;
-    while (lane > 0 && find_lane(ticket, lane - 1) >= 0) lane--;
-    return ticket->lanes > 0 && lane == 0;
+static bool has_all_lanes(const tutti_conn_id *conn_id) {
+    uint32_t lane = conn_id->lanes;
+    while (lane > 0 && find_lane(conn_id, lane - 1) >= 0) lane--;
+    return conn_id->lanes > 0 && lane == 0;
 }
 
 static void drop_arrival(int index) {
@@ -116,14 +116,14 @@ static bool make_place(void) {
 }
 
 /* Takes over the connection. */
-static void add_arrival(const tutti_conn_id *ticket, const tutti_connection *connection) {
+static void add_arrival(const tutti_conn_id *conn_id, const tutti_connection *connection) {
     uint64_t one = 1;
     tutti_lock(TUTTI_LOCK_LISTENER);
-    int earlier = find_arrival(ticket);
+    int earlier = find_arrival(conn_id);
     if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again, and has given up the earlier one */
     bool kept = make_place();
     if (kept)
-        arrivals[narrivals++] = (arrival){.ticket = *ticket, .connection = *connection, .since_ns = tutti_now_ns()};
+        arrivals[narrivals++] = (arrival){.conn_id = *conn_id, .connection = *connection, .since_ns = tutti_now_ns()};
     tutti_unlock(TUTTI_LOCK_LISTENER);
     atomic_fetch_add_explicit(&arrived, 1, memory_order_release); /* pairs with _count */
     if (!kept) close(connection->socket);
@@ -146,12 +146,12 @@ static void prune_arrivals(void) {
     tutti_unlock(TUTTI_LOCK_LISTENER);
 }
 
-/* Returns the connections of all lanes of that ticket; false: they have not all arrived. With TUTTI_LOCK_LISTENER
+/* Returns the connections of all lanes of that connection id; false: they have not all arrived. With TUTTI_LOCK_LISTENER
  * held. */
-static bool take_arrivals(const tutti_conn_id *ticket, tutti_connection *connections_out) {
-    bool complete = has_all_lanes(ticket);
-    for (uint32_t lane = 0; complete && lane < ticket->lanes; lane++) {
-        int index = find_lane(ticket, lane);
+static bool take_arrivals(const tutti_conn_id *conn_id, tutti_connection *connections_out) {
+    bool complete = has_all_lanes(conn_id);
+    for (uint32_t lane = 0; complete && lane < conn_id->lanes; lane++) {
+        int index = find_lane(conn_id, lane);
         connections_out[lane] = arrivals[index].connection;
         remove_arrival(index);
     }
@@ -196,54 +196,54 @@ typedef struct server {
     uint8_t self[16];
     watched stop, listeners[TUTTI_LISTENER_ADDRESSES];
     int nlisteners;
-    watched *strangers[MOST_STRANGERS];
-    int nstrangers;
+    watched *pending[MOST_PENDING];
+    int npending;
     uint64_t refused;
     pthread_t thread;
 } server;
 
 static _Atomic(server *) running; /* set once the thread runs, cleared after it has ended */
 
-/* --------------------------------------------------------------------------------------------- strangers */
+/* ----------------------------------------------------------------------- unauthenticated connections */
 
 static void drop(server *s, int index) {
-    if (s->strangers[index]->fd >= 0) close(s->strangers[index]->fd); /* removes it from epoll, too */
-    explicit_bzero(s->strangers[index], sizeof *s->strangers[index]);
-    free(s->strangers[index]);
-    s->strangers[index] = s->strangers[--s->nstrangers];
+    if (s->pending[index]->fd >= 0) close(s->pending[index]->fd); /* removes it from epoll, too */
+    explicit_bzero(s->pending[index], sizeof *s->pending[index]);
+    free(s->pending[index]);
+    s->pending[index] = s->pending[--s->npending];
 }
 
-static int index_of(const server *s, const watched *stranger) {
+static int index_of(const server *s, const watched *caller) {
     int index = 0;
-    while (s->strangers[index] != stranger) index++;
+    while (s->pending[index] != caller) index++;
     return index;
 }
 
 /* A peer that tries all of our addresses at once closes all but one of its connections before it proves anything. */
-static bool is_spare(const watched *stranger) {
-    return stranger->kind == PROOF || stranger->got == 0;
+static bool is_spare(const watched *caller) {
+    return caller->kind == PROOF || caller->got == 0;
 }
 
 /* Logs the refusal, but the less often the more refusals there are. */
-static void refuse(server *s, watched *stranger, const char *why) {
+static void refuse(server *s, watched *caller, const char *why) {
     char peer[TUTTI_ADDRESS_TEXT_BYTES];
     uint64_t count = ++s->refused;
     if (count <= 8 || (count & (count - 1)) == 0) {
-        tutti_address_of_peer(stranger->fd, peer);
+        tutti_address_of_peer(caller->fd, peer);
         tutti_log(TUTTI_LOG_WARN, "refused connection %llu, from %s: %s", (unsigned long long)count, peer, why);
     }
-    drop(s, index_of(s, stranger));
+    drop(s, index_of(s, caller));
 }
 
 /* Refuses the oldest connection of those that have sent nothing, else the oldest. */
 static void make_room(server *s) {
     int oldest = 0;
-    for (int i = 1; i < s->nstrangers; i++) {
-        const watched *a = s->strangers[i], *b = s->strangers[oldest];
+    for (int i = 1; i < s->npending; i++) {
+        const watched *a = s->pending[i], *b = s->pending[oldest];
         bool a_silent = a->kind == HELLO && a->got == 0, b_silent = b->kind == HELLO && b->got == 0;
         if (a_silent != b_silent ? a_silent : a->born_ns < b->born_ns) oldest = i;
     }
-    refuse(s, s->strangers[oldest], "too many other connections arrived before it had authenticated itself");
+    refuse(s, s->pending[oldest], "too many other connections arrived before it had authenticated itself");
 }
 
 static void accept_one(server *s, const watched *listener) {
@@ -251,20 +251,20 @@ static void accept_one(server *s, const watched *listener) {
     if (fd < 0) {
         bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
         struct timespec pause = {.tv_nsec = 10 * TUTTI_NS_PER_MS};
-        if (full && s->nstrangers > 0) make_room(s);
+        if (full && s->npending > 0) make_room(s);
         else if (full) nanosleep(&pause, NULL);
         return;
     }
-    if (s->nstrangers == MOST_STRANGERS) make_room(s);
-    watched *stranger = calloc(1, sizeof *stranger);
-    if (stranger != NULL) *stranger = (watched){.kind = HELLO, .fd = fd, .born_ns = tutti_now_ns()};
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = stranger};
-    if (stranger == NULL || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        free(stranger);
+    if (s->npending == MOST_PENDING) make_room(s);
+    watched *caller = calloc(1, sizeof *caller);
+    if (caller != NULL) *caller = (watched){.kind = HELLO, .fd = fd, .born_ns = tutti_now_ns()};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = caller};
+    if (caller == NULL || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        free(caller);
         close(fd);
         return;
     }
-    s->strangers[s->nstrangers++] = stranger;
+    s->pending[s->npending++] = caller;
 }
 
 /* Sends the whole message: a few bytes always fit into the buffer of a new connection. */
@@ -272,68 +272,66 @@ static bool send_message(int fd, const void *message, size_t bytes) {
     return send(fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
-static void answer_hello(server *s, watched *stranger) {
+static void answer_hello(server *s, watched *caller) {
     tutti_listener_reply reply;
-    const tutti_listener_endpoint here = is_advertised(&stranger->hello.called)
-                                             ? stranger->hello.called
-                                             : tutti_listener_called(stranger->fd, /* by_this_side */ false);
-    if (tutti_listener_answer(&stranger->hello, s->self, &here, &reply, &stranger->expected, stranger->key) !=
-        TUTTI_OK) {
-        refuse(s, stranger, tutti_last_error());
-    } else if (!send_message(stranger->fd, &reply, sizeof reply)) {
-        refuse(s, stranger, "it did not receive the answer");
+    const tutti_listener_endpoint here = is_advertised(&caller->hello.called)
+                                             ? caller->hello.called
+                                             : tutti_listener_called(caller->fd, /* by_this_side */ false);
+    if (tutti_listener_answer(&caller->hello, s->self, &here, &reply, &caller->expected, caller->key) != TUTTI_OK) {
+        refuse(s, caller, tutti_last_error());
+    } else if (!send_message(caller->fd, &reply, sizeof reply)) {
+        refuse(s, caller, "it did not receive the answer");
     } else if (reply.verdict != TUTTI_LISTENER_ACCEPTED) {
-        refuse(s, stranger, tutti_listener_verdict_text((tutti_listener_verdict)reply.verdict));
+        refuse(s, caller, tutti_listener_verdict_text((tutti_listener_verdict)reply.verdict));
     } else {
-        stranger->kind = PROOF;
-        stranger->got = 0;
+        caller->kind = PROOF;
+        caller->got = 0;
     }
 }
 
-static void check_proof(server *s, watched *stranger) {
+static void check_proof(server *s, watched *caller) {
     tutti_listener_accepted welcome = {.magic = TUTTI_LISTENER_MAGIC, .verdict = TUTTI_LISTENER_ACCEPTED};
-    bool proved = tutti_hmac_equal(stranger->proof.mac, stranger->expected.mac, sizeof stranger->expected.mac);
+    bool proved = tutti_hmac_equal(caller->proof.mac, caller->expected.mac, sizeof caller->expected.mac);
     if (!proved) welcome.verdict = TUTTI_LISTENER_UNPROVED;
-    bool heard = send_message(stranger->fd, &welcome, sizeof welcome);
+    bool heard = send_message(caller->fd, &welcome, sizeof welcome);
     if (!proved || !heard) {
-        refuse(s, stranger, proved ? "it closed the connection before the answer" : "its proof is wrong");
+        refuse(s, caller, proved ? "it closed the connection before the answer" : "its proof is wrong");
         return;
     }
-    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, stranger->fd, NULL);
-    tutti_connection connection = {.socket = stranger->fd};
-    memcpy(connection.key, stranger->key, sizeof connection.key);
-    add_arrival(&stranger->hello.ticket, &connection);
-    stranger->fd = -1;
-    drop(s, index_of(s, stranger));
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, caller->fd, NULL);
+    tutti_connection connection = {.socket = caller->fd};
+    memcpy(connection.key, caller->key, sizeof connection.key);
+    add_arrival(&caller->hello.conn_id, &connection);
+    caller->fd = -1;
+    drop(s, index_of(s, caller));
 }
 
-static void hear(server *s, watched *stranger) {
-    bool hello = stranger->kind == HELLO;
-    char *message = hello ? (char *)&stranger->hello : (char *)&stranger->proof;
-    size_t bytes = hello ? sizeof stranger->hello : sizeof stranger->proof;
-    ssize_t got = recv(stranger->fd, message + stranger->got, bytes - stranger->got, MSG_DONTWAIT);
+static void hear(server *s, watched *caller) {
+    bool hello = caller->kind == HELLO;
+    char *message = hello ? (char *)&caller->hello : (char *)&caller->proof;
+    size_t bytes = hello ? sizeof caller->hello : sizeof caller->proof;
+    ssize_t got = recv(caller->fd, message + caller->got, bytes - caller->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
-        if (got == 0 && is_spare(stranger)) drop(s, index_of(s, stranger));
-        else refuse(s, stranger, "it closed the connection before it had authenticated itself");
+        if (got == 0 && is_spare(caller)) drop(s, index_of(s, caller));
+        else refuse(s, caller, "it closed the connection before it had authenticated itself");
         return;
     }
-    stranger->got += (size_t)got;
+    caller->got += (size_t)got;
     /* Garbage is refused at once. */
-    bool wrong =
-        hello && stranger->got >= sizeof stranger->hello.magic && stranger->hello.magic != TUTTI_LISTENER_MAGIC;
-    if (wrong) refuse(s, stranger, tutti_listener_verdict_text(TUTTI_LISTENER_GARBAGE));
-    else if (stranger->got == bytes && hello) answer_hello(s, stranger);
-    else if (stranger->got == bytes) check_proof(s, stranger);
+    bool wrong = hello && caller->got >= sizeof caller->hello.magic && caller->hello.magic != TUTTI_LISTENER_MAGIC;
+    if (wrong) refuse(s, caller, tutti_listener_verdict_text(TUTTI_LISTENER_GARBAGE));
+    else if (caller->got == bytes && hello) answer_hello(s, caller);
+    else if (caller->got == bytes) check_proof(s, caller);
 }
 
 /* ------------------------------------------------------------------------------------------------ thread */
 
 static void expire(server *s) {
     int64_t now_ns = tutti_now_ns();
-    for (int i = s->nstrangers - 1; i >= 0; i--)
-        if (now_ns - s->strangers[i]->born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
-            refuse(s, s->strangers[i], "it took too long to authenticate itself");
+    for (int i = s->npending - 1; i >= 0; i--)
+        if (now_ns - s->pending[i]->born_ns > PENDING_MS * TUTTI_NS_PER_MS)
+            refuse(s, s->pending[i], "it took too long to authenticate itself");
 }
 
 static void *serve(void *argument) {
@@ -341,7 +339,7 @@ static void *serve(void *argument) {
     struct epoll_event events[MOST_EVENTS];
     int64_t pruned_ns = tutti_now_ns();
     for (;;) {
-        int count = epoll_wait(s->epoll_fd, events, MOST_EVENTS, s->nstrangers > 0 ? STRANGER_MS / 8 : PRUNE_MS);
+        int count = epoll_wait(s->epoll_fd, events, MOST_EVENTS, s->npending > 0 ? PENDING_MS / 8 : PRUNE_MS);
         for (int i = 0; i < count; i++) {
             watched *w = events[i].data.ptr;
             if (w->kind == STOP) return NULL;
@@ -360,7 +358,7 @@ static void *serve(void *argument) {
 }
 
 static void destroy(server *s) {
-    while (s->nstrangers > 0) drop(s, s->nstrangers - 1);
+    while (s->npending > 0) drop(s, s->npending - 1);
     for (int i = 0; i < s->nlisteners; i++) close(s->listeners[i].fd);
     if (s->stop_fd >= 0) close(s->stop_fd);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
@@ -432,7 +430,7 @@ static tutti_status read_ports(port_range *range_out) {
 }
 
 /* Adds the address of TUTTI_ADVERTISE before those of this host, which may not be reached from outside. */
-static tutti_status advertise(tutti_listener_info *card) {
+static tutti_status advertise(tutti_listener_info *info) {
     const char *text = tutti_setting_text(TUTTI_SETTING_ADVERTISE);
     tutti_listener_address address;
     memset(&address, 0, sizeof address);
@@ -443,13 +441,13 @@ static tutti_status advertise(tutti_listener_info *card) {
             "TUTTI_ADVERTISE=%.80s is not an address: expected the IPv4 or IPv6 address at which other hosts "
             "reach this one, such as 192.168.1.12",
             text);
-    for (int i = 0; i < card->naddresses; i++)
-        if (memcmp(card->addresses[i].bytes, address.bytes, sizeof address.bytes) == 0) return TUTTI_OK;
+    for (int i = 0; i < info->naddresses; i++)
+        if (memcmp(info->addresses[i].bytes, address.bytes, sizeof address.bytes) == 0) return TUTTI_OK;
     snprintf(address.interface, sizeof address.interface, ADVERTISED);
-    if (card->naddresses == TUTTI_LISTENER_ADDRESSES) card->naddresses--; /* the least of this host's */
-    memmove(card->addresses + 1, card->addresses, card->naddresses * sizeof card->addresses[0]);
-    card->addresses[0] = address;
-    card->naddresses++;
+    if (info->naddresses == TUTTI_LISTENER_ADDRESSES) info->naddresses--; /* the least of this host's */
+    memmove(info->addresses + 1, info->addresses, info->naddresses * sizeof info->addresses[0]);
+    info->addresses[0] = address;
+    info->naddresses++;
     return TUTTI_OK;
 }
 
@@ -475,23 +473,23 @@ static int listen_at(const tutti_listener_address *address, uint16_t *port) {
 }
 
 /* Listens at all addresses that the system permits, at one port; keeps only these addresses in the listener info. */
-static int listen_everywhere(const port_range *ports, tutti_listener_info *card, int fds[TUTTI_LISTENER_ADDRESSES]) {
+static int listen_everywhere(const port_range *ports, tutti_listener_info *info, int fds[TUTTI_LISTENER_ADDRESSES]) {
     int error = EADDRNOTAVAIL;
     for (int attempt = 0; attempt < ports->count; attempt++) {
-        tutti_listener_info tried = *card;
+        tutti_listener_info tried = *info;
         bool taken = false;
         tried.naddresses = 0;
         tried.port = (uint16_t)(ports->first > 0 ? ports->first + attempt : 0);
-        for (int i = 0; i < card->naddresses && !taken; i++) {
-            int fd = listen_at(&card->addresses[i], &tried.port);
+        for (int i = 0; i < info->naddresses && !taken; i++) {
+            int fd = listen_at(&info->addresses[i], &tried.port);
             if (fd < 0) error = errno;
             taken = fd < 0 && error == EADDRINUSE; /* the first address's port is taken here: start over */
             if (fd < 0) continue;
             fds[tried.naddresses] = fd;
-            tried.addresses[tried.naddresses++] = card->addresses[i];
+            tried.addresses[tried.naddresses++] = info->addresses[i];
         }
         if (!taken && tried.naddresses > 0) {
-            *card = tried;
+            *info = tried;
             return 0;
         }
         while (tried.naddresses > 0) close(fds[--tried.naddresses]);
@@ -500,35 +498,35 @@ static int listen_everywhere(const port_range *ports, tutti_listener_info *card,
     return error;
 }
 
-static tutti_status list_addresses(tutti_listener_info *card) {
+static tutti_status list_addresses(tutti_listener_info *info) {
     tutti_interface found[TUTTI_LISTENER_ADDRESSES];
     int count = 0;
     TUTTI_TRY(tutti_interfaces_list(found, TUTTI_LISTENER_ADDRESSES, &count));
     for (int i = 0; i < count; i++) {
-        tutti_listener_address *address = &card->addresses[i];
+        tutti_listener_address *address = &info->addresses[i];
         memcpy(address->bytes, found[i].address, sizeof address->bytes);
         memcpy(address->interface, found[i].name, sizeof address->interface);
         address->scope = found[i].scope;
         address->speed_mbit = found[i].speed_mbit;
     }
-    card->naddresses = (uint16_t)count;
+    info->naddresses = (uint16_t)count;
     return TUTTI_OK;
 }
 
 /* Lock held. A host without a network cannot be reached by others; jobs on this host alone still work. */
-static tutti_status open_door(void) {
+static tutti_status start_listening(void) {
     tutti_peer *self;
-    tutti_listener_info card;
+    tutti_listener_info info;
     int fds[TUTTI_LISTENER_ADDRESSES];
-    memset(&card, 0, sizeof card);
+    memset(&info, 0, sizeof info);
     TUTTI_TRY(tutti_peer_self(&self));
-    memcpy(card.process, self->id, sizeof card.process);
+    memcpy(info.process, self->id, sizeof info.process);
     port_range ports;
-    TUTTI_TRY(tutti_transports_available(&card.transports));
+    TUTTI_TRY(tutti_transports_available(&info.transports));
     TUTTI_TRY(read_ports(&ports));
-    tutti_status status = list_addresses(&card);
+    tutti_status status = list_addresses(&info);
     if (status == TUTTI_ERR_CONFIG) return status;
-    int error = status == TUTTI_OK ? listen_everywhere(&ports, &card, fds) : 0;
+    int error = status == TUTTI_OK ? listen_everywhere(&ports, &info, fds) : 0;
     if (error == EADDRINUSE && ports.first > 0)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "TUTTI_PORTS=%.80s: all %d ports are in use on this host; give at least one for each of its "
@@ -536,47 +534,47 @@ static tutti_status open_door(void) {
                           tutti_setting_text(TUTTI_SETTING_PORTS), ports.count);
     if (error != 0) status = tutti_fail_errno(error, "cannot listen at any address of this host");
     if (status == TUTTI_OK) {
-        const int nlisteners = card.naddresses;
+        const int nlisteners = info.naddresses;
         open_bell();
-        status = advertise(&card);
+        status = advertise(&info);
         if (status != TUTTI_OK) {
             for (int i = 0; i < nlisteners; i++) close(fds[i]);
             return status;
         }
-        advertised.set = strcmp(card.addresses[0].interface, ADVERTISED) == 0;
-        advertised.port = card.port;
-        memcpy(advertised.address, card.addresses[0].bytes, sizeof advertised.address);
-        TUTTI_TRY(start_server(fds, nlisteners, card.process));
+        advertised.set = strcmp(info.addresses[0].interface, ADVERTISED) == 0;
+        advertised.port = info.port;
+        memcpy(advertised.address, info.addresses[0].bytes, sizeof advertised.address);
+        TUTTI_TRY(start_server(fds, nlisteners, info.process));
     } else {
-        card.port = card.naddresses = 0;
-        snprintf(card.why, sizeof card.why, "%.95s", tutti_last_error());
+        info.port = info.naddresses = 0;
+        snprintf(info.why, sizeof info.why, "%.95s", tutti_last_error());
     }
-    own_card = card;
+    own_info = info;
     opened = true;
     return TUTTI_OK;
 }
 
-tutti_status tutti_listener_open(tutti_listener_info *card_out) {
+tutti_status tutti_listener_open(tutti_listener_info *info_out) {
     tutti_fork_watch();
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     tutti_lock(TUTTI_LOCK_LISTENER);
-    tutti_status status = opened ? TUTTI_OK : open_door();
-    if (status == TUTTI_OK) *card_out = own_card;
+    tutti_status status = opened ? TUTTI_OK : start_listening();
+    if (status == TUTTI_OK) *info_out = own_info;
     tutti_unlock(TUTTI_LOCK_LISTENER);
     return status;
 }
 
-tutti_status tutti_listener_take(const tutti_conn_id *ticket, tutti_connection *connections_out) {
+tutti_status tutti_listener_take(const tutti_conn_id *conn_id, tutti_connection *connections_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     tutti_lock(TUTTI_LOCK_LISTENER);
-    bool listens = own_card.port != 0;
-    bool complete = take_arrivals(ticket, connections_out);
+    bool listens = own_info.port != 0;
+    bool complete = take_arrivals(conn_id, connections_out);
     tutti_unlock(TUTTI_LOCK_LISTENER);
-    if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process accepts no connections: %s", own_card.why);
+    if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process accepts no connections: %s", own_info.why);
     return complete ? TUTTI_OK : TUTTI_NOT_YET;
 }
 
 /* The thread must not outlive this code, or read what the process frees at exit. */
-__attribute__((destructor)) static void close_door(void) {
+__attribute__((destructor)) static void stop_listening(void) {
     if (!tutti_forked()) stop_server();
 }

@@ -3,7 +3,7 @@
  *
  * Every message has a fixed size, and a side never reads beyond the message that is due: later bytes belong to the
  * user of the connection. A hello contains hints at the keys that its sender knows, so that the listener can pick
- * the right one, and reveals nothing to strangers but that they are refused. Both MACs cover the whole hello and
+ * the right one, and reveals nothing to other processes but that they are refused. Both MACs cover the whole hello and
  * both nonces, so neither data of an earlier connection nor data that the other side has sent can serve as a proof.
  * The hello names the address that its sender connected to, so a connection that a third party intercepts and
  * forwards is refused.
@@ -23,7 +23,7 @@
 typedef enum tutti_listener_verdict {
     TUTTI_LISTENER_ACCEPTED,
     TUTTI_LISTENER_GARBAGE,   /* not a hello of this version, or an invalid lane number */
-    TUTTI_LISTENER_ELSEWHERE, /* the ticket names another process */
+    TUTTI_LISTENER_ELSEWHERE, /* the connection id names another process */
     TUTTI_LISTENER_UNKNOWN,   /* no common key */
     TUTTI_LISTENER_UNPROVED,  /* a wrong MAC */
     /* the sender connected to another address than the one at which the connection arrived */
@@ -40,7 +40,7 @@ typedef struct tutti_listener_endpoint {
 
 typedef struct tutti_listener_hello {
     uint64_t magic;
-    tutti_conn_id ticket;
+    tutti_conn_id conn_id;
     tutti_listener_endpoint called;
     uint8_t nonce[TUTTI_LISTENER_NONCE_BYTES];
     uint8_t hints[TUTTI_LISTENER_HINTS][TUTTI_LISTENER_HINT_BYTES]; /* unused ones: zeros */
@@ -75,7 +75,7 @@ typedef struct tutti_listener_key {
 int tutti_listener_keys(tutti_listener_key keys_out[TUTTI_LISTENER_KEYS]);
 void tutti_listener_forget(tutti_listener_key *keys, int nkeys);
 /* The caller fills in `called`. */
-tutti_status tutti_listener_make_hello(const tutti_conn_id *ticket, const tutti_listener_key *keys, int nkeys,
+tutti_status tutti_listener_make_hello(const tutti_conn_id *conn_id, const tutti_listener_key *keys, int nkeys,
                                        tutti_listener_hello *hello_out);
 /* Makes the answer of process `self` to a hello that arrived at `here`, the MAC that is expected next, and the key
  * of the connection. */

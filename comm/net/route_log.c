@@ -38,7 +38,7 @@ static void add(text *t, const char *format, ...) {
     if (bytes > 0) t->used += (size_t)bytes;
 }
 
-static bool is_told(tutti_log_level level) {
+static bool is_logged(tutti_log_level level) {
     return tutti_setting_int(TUTTI_SETTING_LOG) >= (int64_t)level;
 }
 
@@ -104,7 +104,7 @@ static void tell_addresses(const tutti_comm *comm) {
 
 void tutti_route_log_hosts(const tutti_comm *comm) {
     const tutti_hosts *hosts = comm->net.hosts;
-    if (hosts == NULL || hosts->local->rank != 0 || !is_told(TUTTI_LOG_INFO)) return;
+    if (hosts == NULL || hosts->local->rank != 0 || !is_logged(TUTTI_LOG_INFO)) return;
     tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": %d ranks on %d hosts; among the %d on %s: shm", comm->name,
               comm->nranks, hosts->nhosts, hosts->local->nranks, name_of(comm, hosts->host));
     for (int i = 0; tutti_transports[i] != NULL; i++) tell_group(comm, i);
@@ -138,18 +138,18 @@ static void add_end(text *t, const struct sockaddr_storage *name) {
         }
 }
 
-void tutti_route_log_connection(const tutti_conn_id *ticket, int socket) {
+void tutti_route_log_connection(const tutti_conn_id *conn_id, int socket) {
     struct sockaddr_storage here, there;
     socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
     text t = {.used = 0};
-    if (!is_told(TUTTI_LOG_DEBUG) || getsockname(socket, (struct sockaddr *)&here, &here_bytes) != 0 ||
+    if (!is_logged(TUTTI_LOG_DEBUG) || getsockname(socket, (struct sockaddr *)&here, &here_bytes) != 0 ||
         getpeername(socket, (struct sockaddr *)&there, &there_bytes) != 0)
         return;
-    if (ticket->use == TUTTI_CONN_LINK || ticket->use == TUTTI_CONN_LINK_TWIN)
-        add(&t, "link of ranks %d and %d", ticket->from_rank, ticket->to_rank);
+    if (conn_id->use == TUTTI_CONN_LINK || conn_id->use == TUTTI_CONN_LINK_TWIN)
+        add(&t, "link of ranks %d and %d", conn_id->from_rank, conn_id->to_rank);
     else add(&t, "%s", "messages of two processes");
-    add(&t, ": %s", tutti_transports[ticket->transport]->name);
-    if (ticket->lanes > 1) add(&t, " (%u of %u)", ticket->lane + 1, ticket->lanes);
+    add(&t, ": %s", tutti_transports[conn_id->transport]->name);
+    if (conn_id->lanes > 1) add(&t, " (%u of %u)", conn_id->lane + 1, conn_id->lanes);
     add(&t, "%s", ", ");
     add_end(&t, &here);
     add(&t, "%s", " with ");

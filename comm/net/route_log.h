@@ -12,7 +12,7 @@
 
 /* Logs the transports of a communicator over several hosts. */
 void tutti_route_log_hosts(const tutti_comm *comm);
-/* Logs an authenticated connection, which is about to be opened as its ticket says. */
-void tutti_route_log_connection(const tutti_conn_id *ticket, int socket);
+/* Logs an authenticated connection, which is about to be opened as its connection id says. */
+void tutti_route_log_connection(const tutti_conn_id *conn_id, int socket);
 
 #endif

@@ -39,7 +39,7 @@ static void tell_all(const tutti_comm *comm, tutti_record record, const char *te
 }
 
 void tutti_p2p_notify_broken(tutti_comm *comm) {
-    if (comm->net.hosts == NULL || atomic_exchange(&comm->net.hosts->told, true)) return;
+    if (comm->net.hosts == NULL || atomic_exchange(&comm->net.hosts->reported, true)) return;
     char reason[TUTTI_BROKEN_TEXT_BYTES];
     tutti_status status = tutti_comm_check(comm);
     if (status == TUTTI_OK) return;
@@ -88,7 +88,7 @@ bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *r
         snprintf(page->broken_text, sizeof page->broken_text, "rank %d reports that communicator \"%s\" is broken",
                  record->source, port->comm->name);
     page->broken_status = -(int32_t)record->bytes;
-    hosts->told_by = record->source;
+    hosts->reported_by = record->source;
     atomic_store_explicit(&page->state, TUTTI_PAGE_BROKEN, memory_order_release); /* read by tutti_watch_check */
     return true;
 }

@@ -85,7 +85,7 @@ bool tutti_p2p_read_reason(const tutti_port *port, int rank, tutti_verdict *verd
     bool own = rank == port->rank;
     verdict->status = own ? (tutti_status)broken.status : tutti_broken_peer_status(broken.status);
     if (comm->net.hosts != NULL && comm->members[rank].page == comm->net.hosts->elsewhere)
-        rank = comm->net.hosts->told_by;
+        rank = comm->net.hosts->reported_by;
     if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
     else tutti_broken_quote(broken.text, rank, verdict->text, sizeof verdict->text);
     return true;

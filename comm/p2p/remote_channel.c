@@ -63,7 +63,7 @@ tutti_status tutti_remote_equip(tutti_channels *channel) {
 }
 
 static bool is_used(const struct tutti_remote_channel *remote, tutti_remote_maker maker) {
-    return remote->made[maker] != NULL || remote->openers[maker] != NULL;
+    return remote->made[maker] != NULL || remote->attempts[maker] != NULL;
 }
 
 /* Returns the pipe that has been opened; NULL: not yet, or never. If it failed and no second one is
@@ -71,9 +71,9 @@ static bool is_used(const struct tutti_remote_channel *remote, tutti_remote_make
 static tutti_pipe *take_pipe(tutti_channels *channel, tutti_remote_maker maker) {
     struct tutti_remote_channel *remote = channel->remote;
     tutti_pipe *pipe = NULL;
-    tutti_status status = tutti_async_connect_take(remote->openers[maker], &pipe);
+    tutti_status status = tutti_async_connect_take(remote->attempts[maker], &pipe);
     if (status == TUTTI_NOT_YET) return NULL;
-    remote->openers[maker] = NULL;
+    remote->attempts[maker] = NULL;
     if (status == TUTTI_ERR_SYSTEM || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DIED) {
         if (!is_used(remote, maker == TUTTI_REMOTE_OURS ? TUTTI_REMOTE_THEIRS : TUTTI_REMOTE_OURS))
             lose(channel, tutti_last_error());
@@ -95,13 +95,13 @@ static void start(tutti_channels *channel, tutti_remote_maker maker, const tutti
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_listener_info listener = *channel->peer->listener;
     listener.transports &= tutti_verbs_only_mask(channel->peer); /* excludes a fallback to other transports */
-    if (tutti_async_connect_start(&listener, &remote->tickets[maker], taken, timeout_ms, &remote->openers[maker]) !=
+    if (tutti_async_connect_start(&listener, &remote->conn_ids[maker], taken, timeout_ms, &remote->attempts[maker]) !=
         TUTTI_OK)
         tutti_channel_break(channel, "%s", tutti_last_error());
 }
 
 /* Writes the ids of both connections. */
-static tutti_status write_tickets(const tutti_peer *peer, struct tutti_remote_channel *remote) {
+static tutti_status write_conn_ids(const tutti_peer *peer, struct tutti_remote_channel *remote) {
     tutti_peer *self;
     uint32_t mask;
     TUTTI_TRY(tutti_peer_self(&self));
@@ -111,7 +111,7 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_remote_ch
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "this host and %s have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
                           peer->host, mask == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
-    tutti_conn_id *ours = &remote->tickets[TUTTI_REMOTE_OURS], *theirs = &remote->tickets[TUTTI_REMOTE_THEIRS];
+    tutti_conn_id *ours = &remote->conn_ids[TUTTI_REMOTE_OURS], *theirs = &remote->conn_ids[TUTTI_REMOTE_THEIRS];
     *ours = *theirs = (tutti_conn_id){.use = TUTTI_CONN_MESSAGES,
                                       .transport = (uint32_t)transport,
                                       .lanes = tutti_multi_socket_lanes(tutti_transports[transport])};
@@ -148,9 +148,9 @@ static void look_for_theirs(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     uint64_t count = tutti_listener_count();
     tutti_connection taken[TUTTI_LANES_MOST];
-    if (count == remote->door_seen) return;
-    remote->door_seen = count;
-    if (tutti_listener_take(&remote->tickets[TUTTI_REMOTE_THEIRS], taken) == TUTTI_OK)
+    if (count == remote->arrivals_seen) return;
+    remote->arrivals_seen = count;
+    if (tutti_listener_take(&remote->conn_ids[TUTTI_REMOTE_THEIRS], taken) == TUTTI_OK)
         start(channel, TUTTI_REMOTE_THEIRS, taken);
 }
 
@@ -160,7 +160,7 @@ static void connect_if_needed(tutti_channels *channel) {
     if (!is_used(remote, TUTTI_REMOTE_THEIRS)) look_for_theirs(channel);
     if (channel->head != remote->sent) tutti_remote_reach(channel);
     for (tutti_remote_maker maker = TUTTI_REMOTE_OURS; maker <= TUTTI_REMOTE_THEIRS; maker++) {
-        if (remote->openers[maker] == NULL) continue;
+        if (remote->attempts[maker] == NULL) continue;
         tutti_pipe *pipe = take_pipe(channel, maker);
         if (pipe == NULL) continue;
         remote->made[maker] = pipe;
@@ -170,7 +170,7 @@ static void connect_if_needed(tutti_channels *channel) {
 
 /* Chooses the connection to send on; NULL: there is none yet. */
 static tutti_pipe *choose_out(const struct tutti_remote_channel *remote) {
-    const tutti_conn_id *ours = &remote->tickets[TUTTI_REMOTE_OURS];
+    const tutti_conn_id *ours = &remote->conn_ids[TUTTI_REMOTE_OURS];
     bool lower = memcmp(ours->from, ours->to, sizeof ours->from) < 0;
     tutti_remote_maker first = lower ? TUTTI_REMOTE_OURS : TUTTI_REMOTE_THEIRS;
     if (remote->in != NULL) return remote->in;
@@ -184,14 +184,14 @@ tutti_status tutti_remote_open(tutti_channels *channel) {
     channel->probed = true; /* the peer's memory cannot be read from here */
     channel->theirs = &silence.block;
     channel->their_bytes = TUTTI_CHANNEL_RING_BYTES;
-    return write_tickets(channel->peer, remote);
+    return write_conn_ids(channel->peer, remote);
 }
 
 void tutti_remote_close(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     if (remote == NULL) return;
     for (int maker = 0; maker < 2; maker++) {
-        tutti_async_connect_abandon(remote->openers[maker]);
+        tutti_async_connect_abandon(remote->attempts[maker]);
         if (remote->made[maker] != NULL) remote->made[maker]->transport->close(remote->made[maker]);
     }
     free(remote->copy);
@@ -207,12 +207,12 @@ void tutti_remote_close(tutti_channels *channel) {
 /* Begins a frame. All frames carry the acknowledgement. */
 static tutti_remote_frame *start_frame(tutti_channels *channel, size_t bytes) {
     struct tutti_remote_channel *remote = channel->remote;
-    remote->told_tail = channel->tail;
-    remote->told_matched = channel->matched;
+    remote->sent_tail = channel->tail;
+    remote->sent_matched = channel->matched;
     remote->out_frame = (tutti_remote_frame){.magic = TUTTI_REMOTE_FRAME_MAGIC,
                                              .bytes = (uint32_t)bytes,
-                                             .tail = remote->told_tail,
-                                             .matched = remote->told_matched};
+                                             .tail = remote->sent_tail,
+                                             .matched = remote->sent_matched};
     return &remote->out_frame;
 }
 
@@ -309,7 +309,7 @@ void tutti_remote_let_go(tutti_channels *channel, const tutti_request *request) 
 
 static bool owes_news(const tutti_channels *channel) {
     const struct tutti_remote_channel *remote = channel->remote;
-    return channel->tail - remote->told_tail >= NEWS_BYTES || channel->matched - remote->told_matched >= NEWS_BYTES;
+    return channel->tail - remote->sent_tail >= NEWS_BYTES || channel->matched - remote->sent_matched >= NEWS_BYTES;
 }
 
 /* Sends an acknowledgement only if nothing else goes that would carry it. */
@@ -349,7 +349,7 @@ static const tutti_pipe *find_lost(const struct tutti_remote_channel *remote) {
         return has_failed(remote->in) ? remote->in : has_failed(remote->out) && waits_to_send ? remote->out : NULL;
     const tutti_pipe *lost = NULL;
     for (int maker = 0; maker < 2; maker++) {
-        if (remote->openers[maker] != NULL) return NULL;
+        if (remote->attempts[maker] != NULL) return NULL;
         if (has_failed(remote->made[maker])) lost = remote->made[maker];
         else if (remote->made[maker] != NULL) return NULL;
     }

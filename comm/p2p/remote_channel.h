@@ -23,7 +23,7 @@
 struct tutti_pipe;
 struct tutti_transport;
 
-/* with its header in one call of tcp */
+/* A part of this size and its header are sent by one call of tcp. */
 #define TUTTI_REMOTE_STREAM_BYTES (TUTTI_CHANNEL_RING_BYTES - ((size_t)4 << 10))
 
 /* Makes a channel a remote channel, without rings at first: of thousands of peers only some ever get or send a
@@ -54,8 +54,8 @@ bool tutti_remote_is_used(const tutti_channels *channel);
 const struct tutti_pipe *tutti_remote_not_by(const tutti_channels *channel, const struct tutti_transport *transport);
 /* Connects if there is no connection yet: a connection reports the peer's end. */
 void tutti_remote_reach(tutti_channels *channel);
-/* Can a part of a stream be sent now? If so, _stream sends up to TUTTI_REMOTE_STREAM_BYTES of what the request has
- * left. */
+/* Returns whether a part of a stream can be sent now. Then tutti_remote_stream sends up to TUTTI_REMOTE_STREAM_BYTES
+ * of the bytes that the request has left. */
 bool tutti_remote_can_stream(const tutti_channels *channel);
 void tutti_remote_stream(tutti_channels *channel, struct tutti_request *request);
 /* The request ends: its buffer is no longer used. A frame that is being sent or received continues without it. */

@@ -26,10 +26,10 @@ typedef enum tutti_remote_maker { TUTTI_REMOTE_OURS, TUTTI_REMOTE_THEIRS } tutti
 
 struct tutti_remote_channel {
     tutti_channel_block *copy; /* of the peer's block; its tail and matched come with acknowledgements */
-    tutti_conn_id tickets[2];  /* ids of the connections: by tutti_remote_maker */
-    tutti_async_connect *openers[2];
+    tutti_conn_id conn_ids[2]; /* ids of the connections: by tutti_remote_maker */
+    tutti_async_connect *attempts[2];
     tutti_pipe *made[2];
-    uint64_t door_seen;   /* tutti_listener_count at the last check */
+    uint64_t arrivals_seen; /* tutti_listener_count at the last check */
     tutti_pipe *out, *in; /* the connections that we send on, and that the peer sends on; NULL: nothing has been sent */
     tutti_remote_frame out_frame, in_frames[2];
     uint64_t sent;       /* bytes of our ring given to `out` */
@@ -40,7 +40,7 @@ struct tutti_remote_channel {
     /* the request whose buffer a frame of a stream is now sent from, or received into */
     tutti_request *out_request, *in_request;
     unsigned looks;                   /* checks of an `out` that nothing is read from */
-    uint64_t told_tail, told_matched; /* the tail and matched that the peer knows */
+    uint64_t sent_tail, sent_matched; /* the tail and matched that the peer knows */
 };
 
 /* The frame that is being read. */

@@ -153,7 +153,7 @@ static void send_fragment(tutti_channels *channel, tutti_request *request) {
 }
 
 /* Streams to another host do not use the ring. */
-static void stream_far(tutti_channels *channel) {
+static void stream_remote(tutti_channels *channel) {
     tutti_request *request;
     for (int i = 0; i < FRAGMENTS_AT_ONCE && (request = TAILQ_FIRST(&channel->streaming)) != NULL; i++) {
         if (!tutti_remote_can_stream(channel)) return;
@@ -170,7 +170,7 @@ static void stream_far(tutti_channels *channel) {
 
 static void send_fragments(tutti_channels *channel) {
     if (channel->remote != NULL) {
-        stream_far(channel);
+        stream_remote(channel);
         return;
     }
     static const tutti_record largest = {.kind = TUTTI_RECORD_FRAGMENT, .payload_bytes = FRAGMENT_BYTES};

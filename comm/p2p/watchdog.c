@@ -23,13 +23,13 @@
 #define DRAIN_ROUNDS 64
 #define LEGACY_NS    INT64_C(1000000000)
 
-enum { NEEDS_NOBODY = -2 };
+enum { NEEDS_NO_RANK = -2 };
 
-/* The rank that the request still needs; TUTTI_ANY_SOURCE, or NEEDS_NOBODY. */
+/* The rank that the request still needs; TUTTI_ANY_SOURCE, or NEEDS_NO_RANK. */
 static int needed_rank(const tutti_request *request) {
     switch (request->phase) {
     case TUTTI_PHASE_PULLING:
-    case TUTTI_PHASE_ENDED: return NEEDS_NOBODY;
+    case TUTTI_PHASE_ENDED: return NEEDS_NO_RANK;
     case TUTTI_PHASE_RECEIVING: return request->source_rank;
     default: return request->peer;
     }
@@ -85,7 +85,7 @@ static tutti_request *first_deserted(const tutti_port *port) {
     tutti_request *request;
     for (request = TAILQ_FIRST(&port->all); request != NULL; request = TAILQ_NEXT(request, all_link)) {
         int rank = needed_rank(request);
-        if (rank == NEEDS_NOBODY) continue;
+        if (rank == NEEDS_NO_RANK) continue;
         /* This rank may still send to itself: it has until the stall to do so. */
         if (rank == TUTTI_ANY_SOURCE ? request->reported && all_others_left(port) : port->left[rank]) return request;
     }
@@ -134,7 +134,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
 static bool judge_peers(const tutti_request *request, tutti_verdict *verdict) {
     int needed = needed_rank(request);
     if (needed >= 0) return judge_process(request, needed, verdict);
-    if (needed == NEEDS_NOBODY) return false;
+    if (needed == NEEDS_NO_RANK) return false;
     for (int rank = 0; rank < request->port->comm->nranks; rank++)
         if (judge_process(request, rank, verdict)) return true;
     return false;

@@ -28,10 +28,10 @@
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
 
-#define WORKER_IDLE_MS    1000
-#define LEAST_PATIENCE_NS INT64_C(100000)
-#define MOST_PATIENCE_NS  INT64_C(400000)    /* once the worker has always found nothing to do */
-#define MOST_SHORT_BYTES  ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
+#define WORKER_IDLE_MS   1000
+#define LEAST_DELAY_NS   INT64_C(100000)
+#define MOST_DELAY_NS    INT64_C(400000)    /* once the worker has always found nothing to do */
+#define MOST_SHORT_BYTES ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
 
 /* ---------------------------------------------------------------------------------------------- the timer
  * One thread sleeps on it, and any other thread sets it. Setting it to ring soon when it is already set needs no
@@ -46,50 +46,50 @@ typedef struct wake_timer {
     _Atomic int64_t due_ns; /* when it rings, according to the last setter; a hint */
 } wake_timer;
 
-static tutti_status open_timer(wake_timer *alarm) {
-    atomic_init(&alarm->on, OFF);
-    alarm->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    return alarm->fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "cannot create a timer for a worker thread");
+static tutti_status open_timer(wake_timer *timer) {
+    atomic_init(&timer->on, OFF);
+    timer->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    return timer->fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "cannot create a timer for a worker thread");
 }
 
-static void close_timer(wake_timer *alarm) {
-    if (alarm->fd >= 0) close(alarm->fd);
-    alarm->fd = -1;
+static void close_timer(wake_timer *timer) {
+    if (timer->fd >= 0) close(timer->fd);
+    timer->fd = -1;
 }
 
-static void start_timer(wake_timer *alarm, int64_t delay_ns) {
+static void start_timer(wake_timer *timer, int64_t delay_ns) {
     struct itimerspec when = {.it_value.tv_nsec = delay_ns > 0 ? delay_ns : 1};
-    atomic_store_explicit(&alarm->due_ns, tutti_now_ns() + delay_ns, memory_order_relaxed);
-    timerfd_settime(alarm->fd, 0, &when, NULL);
+    atomic_store_explicit(&timer->due_ns, tutti_now_ns() + delay_ns, memory_order_relaxed);
+    timerfd_settime(timer->fd, 0, &when, NULL);
 }
 
 /* Rings after at most delay_ns; 0: at once. */
-static void set_timer(wake_timer *alarm, int64_t delay_ns) {
-    int wanted = delay_ns > 0 ? SOON : NOW, on = atomic_load_explicit(&alarm->on, memory_order_seq_cst);
+static void set_timer(wake_timer *timer, int64_t delay_ns) {
+    int wanted = delay_ns > 0 ? SOON : NOW, on = atomic_load_explicit(&timer->on, memory_order_seq_cst);
     do
         if (on >= wanted) return;
-    while (!atomic_compare_exchange_weak_explicit(&alarm->on, &on, wanted, memory_order_seq_cst, memory_order_seq_cst));
-    start_timer(alarm, delay_ns);
+    while (!atomic_compare_exchange_weak_explicit(&timer->on, &on, wanted, memory_order_seq_cst, memory_order_seq_cst));
+    start_timer(timer, delay_ns);
 }
 
 /* The same, when other threads have done all work for which the timer was set: it rings after delay_ns, and not
  * before half of that. So a timer that is postponed often enough never rings. One setter at a time may call it. */
-static void postpone_timer(wake_timer *alarm, int64_t delay_ns) {
-    int64_t left_ns = atomic_load_explicit(&alarm->due_ns, memory_order_relaxed) - tutti_now_ns();
-    if (delay_ns <= 0 || atomic_load_explicit(&alarm->on, memory_order_seq_cst) != SOON) set_timer(alarm, delay_ns);
+static void postpone_timer(wake_timer *timer, int64_t delay_ns) {
+    int64_t left_ns = atomic_load_explicit(&timer->due_ns, memory_order_relaxed) - tutti_now_ns();
+    if (delay_ns <= 0 || atomic_load_explicit(&timer->on, memory_order_seq_cst) != SOON) set_timer(timer, delay_ns);
     else if (left_ns < delay_ns / 2)
-        start_timer(alarm, delay_ns); /* `on` stays SOON; if the timer has just rung, it rings once more */
+        start_timer(timer, delay_ns); /* `on` stays SOON; if the timer has just rung, it rings once more */
 }
 
 /* Sleeps until the timer rings; false: most_ms passed first. Stores made before a set_timer are visible after
  * the ring. */
-static bool sleep_on_timer(wake_timer *alarm, int most_ms) {
-    struct pollfd waited = {.fd = alarm->fd, .events = POLLIN};
+static bool sleep_on_timer(wake_timer *timer, int most_ms) {
+    struct pollfd waited = {.fd = timer->fd, .events = POLLIN};
     if (poll(&waited, 1, most_ms) <= 0) return false;
     uint64_t rings;
-    if (read(alarm->fd, &rings, sizeof rings) < 0) return true; /* set again meanwhile: check, then sleep again */
+    if (read(timer->fd, &rings, sizeof rings) < 0) return true; /* set again meanwhile: check, then sleep again */
     /* Must precede the sleeper's check for work. */
-    atomic_exchange_explicit(&alarm->on, OFF, memory_order_seq_cst);
+    atomic_exchange_explicit(&timer->on, OFF, memory_order_seq_cst);
     return true;
 }
 
@@ -97,8 +97,8 @@ static bool sleep_on_timer(wake_timer *alarm, int most_ms) {
 
 struct tutti_work_queue {
     pthread_mutex_t lock;
-    wake_timer alarm;        /* the worker sleeps on it; open while the worker is alive */
-    int64_t patience_ns;     /* age at which the worker takes a short operation; under lock */
+    wake_timer timer;        /* the worker sleeps on it; open while the worker is alive */
+    int64_t delay_ns;        /* age at which the worker takes a short operation; under lock */
     pthread_cond_t left;     /* for close: the worker has exited */
     tutti_work *head, *tail; /* under lock */
     atomic_int queued;       /* changed under lock, read without */
@@ -116,8 +116,8 @@ tutti_status tutti_queue_create(tutti_comm *comm) {
     TUTTI_TRY(tutti_calloc(1, sizeof *queue, &queue));
     pthread_mutex_init(&queue->lock, NULL);
     pthread_cond_init(&queue->left, NULL);
-    queue->alarm.fd = -1;
-    queue->patience_ns = LEAST_PATIENCE_NS;
+    queue->timer.fd = -1;
+    queue->delay_ns = LEAST_DELAY_NS;
     queue->fenced = !tutti_can_membarrier();
     comm->queue = queue;
     return TUTTI_OK;
@@ -153,16 +153,16 @@ static bool is_busy(struct tutti_work_queue *queue) {
  * held. */
 static int64_t head_start_ns(const struct tutti_work_queue *queue) {
     const tutti_work *head = queue->head;
-    if (head == NULL) return queue->patience_ns; /* messages are pending */
+    if (head == NULL) return queue->delay_ns; /* messages are pending */
     if (head->run != NULL || atomic_load_explicit(&head->hurried, memory_order_relaxed) || !is_short(&head->op))
         return 0;
-    int64_t left_ns = queue->patience_ns - (tutti_now_ns() - head->created_ns);
+    int64_t left_ns = queue->delay_ns - (tutti_now_ns() - head->created_ns);
     return left_ns > 0 ? left_ns : 0;
 }
 
 /* Makes the worker check the queue. Lock held. */
 static void wake_worker(struct tutti_work_queue *queue) {
-    if (queue->alive && (queue->head != NULL || queue->serves_p2p)) set_timer(&queue->alarm, head_start_ns(queue));
+    if (queue->alive && (queue->head != NULL || queue->serves_p2p)) set_timer(&queue->timer, head_start_ns(queue));
 }
 
 static void leave_busy(struct tutti_work_queue *queue) {
@@ -281,11 +281,10 @@ static bool wait_for_work(struct tutti_work_queue *queue) {
         bool ordered = queue->fenced || queue->head == NULL || tutti_membarrier();
         if (!ordered || !is_busy(queue)) wake_worker(queue); /* else the busy thread wakes it */
         tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
-        bool rang = sleep_on_timer(&queue->alarm, WORKER_IDLE_MS);
+        bool rang = sleep_on_timer(&queue->timer, WORKER_IDLE_MS);
         tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
         if (!rang && queue->head == NULL && !queue->serves_p2p) return false;
-        queue->patience_ns =
-            has_work(queue) ? LEAST_PATIENCE_NS : tutti_min_i64(2 * queue->patience_ns, MOST_PATIENCE_NS);
+        queue->delay_ns = has_work(queue) ? LEAST_DELAY_NS : tutti_min_i64(2 * queue->delay_ns, MOST_DELAY_NS);
     }
     return !queue->closed;
 }
@@ -318,7 +317,7 @@ static void *work_thread(void *argument) {
         tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     }
     queue->alive = false;
-    close_timer(&queue->alarm);
+    close_timer(&queue->timer);
     pthread_cond_broadcast(&queue->left);
     tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     tutti_comm_release(comm);
@@ -327,11 +326,11 @@ static void *work_thread(void *argument) {
 
 /* Lock held. */
 static tutti_status start_worker(tutti_comm *comm) {
-    TUTTI_TRY(open_timer(&comm->queue->alarm));
+    TUTTI_TRY(open_timer(&comm->queue->timer));
     tutti_comm_retain(comm);
     int error = tutti_thread_start(TUTTI_THREAD_QUEUE, work_thread, comm, NULL);
     if (error != 0) {
-        close_timer(&comm->queue->alarm);
+        close_timer(&comm->queue->timer);
         tutti_comm_release(comm);
         return tutti_fail_errno(error, "cannot start the worker thread of communicator \"%s\"", comm->name);
     }
@@ -351,7 +350,7 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
     if (status == TUTTI_OK) status = append(queue, work);
     /* Earlier works, for which the timer was set, were run by the threads that waited for them. */
-    if (queue->alive && queue->head == work && !queue->serves_p2p) postpone_timer(&queue->alarm, head_start_ns(queue));
+    if (queue->alive && queue->head == work && !queue->serves_p2p) postpone_timer(&queue->timer, head_start_ns(queue));
     else wake_worker(queue);
     tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     return status;
@@ -401,7 +400,7 @@ void tutti_queue_close(tutti_comm *comm) {
     if (queue == NULL) return;
     tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     queue->closed = true;
-    if (queue->alive) set_timer(&queue->alarm, 0);
+    if (queue->alive) set_timer(&queue->timer, 0);
     tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     for (tutti_work *work; (work = pop(queue, /* all */ true)) != NULL; tutti_work_free(work))
         tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
@@ -514,7 +513,7 @@ static void hurry(tutti_work *work) {
     struct tutti_work_queue *queue = work->comm->queue;
     atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
     tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
-    if (queue->alive) set_timer(&queue->alarm, 0);
+    if (queue->alive) set_timer(&queue->timer, 0);
     tutti_unlock_in(TUTTI_LOCK_QUEUE, &queue->lock);
 }
 

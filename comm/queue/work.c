@@ -120,17 +120,17 @@ static void *serve(void *unused) {
 }
 
 void tutti_work_call_back(tutti_work *work) {
-    job *new = malloc(sizeof *new);
+    job *added = malloc(sizeof *added);
     tutti_work_retain(work);
-    if (new == NULL) { /* running it late on this thread is better than never */
+    if (added == NULL) { /* running it late on this thread is better than never */
         tutti_log(TUTTI_LOG_WARN, "no memory to queue a callback; it runs on the completing thread");
         run(work);
         return;
     }
-    *new = (job){.work = work};
+    *added = (job){.work = work};
     tutti_lock(TUTTI_LOCK_CALLBACKS);
-    *last = new;
-    last = &new->next;
+    *last = added;
+    last = &added->next;
     bool add_thread = ++queued > idle;
     pthread_cond_signal(&pool_wake);
     tutti_unlock(TUTTI_LOCK_CALLBACKS);

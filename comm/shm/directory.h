@@ -9,13 +9,13 @@
 #include "bootstrap/base/common.h"
 #include "comm/shm/heap.h"
 
-#define TUTTI_OBITUARIES 62
+#define TUTTI_DEATHS 62
 
 /* The latest processes to end, on this host or on others; heartbeat.h. The owner's heartbeats write it. */
-typedef struct tutti_obituaries {
+typedef struct tutti_deaths {
     TUTTI_ALIGNED_LINE _Atomic uint64_t count; /* release, pairs with tutti_heartbeat_read */
-    _Atomic uint64_t ids[TUTTI_OBITUARIES][2];
-} tutti_obituaries;
+    _Atomic uint64_t ids[TUTTI_DEATHS][2];
+} tutti_deaths;
 
 /* An entry of the channel directory. It is valid once `offset` is not 0 (release; pairs with find_block). */
 typedef struct tutti_channel_directory_entry {
@@ -25,7 +25,7 @@ typedef struct tutti_channel_directory_entry {
 } tutti_channel_directory_entry;
 
 #define TUTTI_CHANNEL_DIRECTORY_ENTRIES                                                                                \
-    ((TUTTI_HEAP_DIRECTORY_BYTES - sizeof(tutti_obituaries)) / sizeof(tutti_channel_directory_entry) - 8)
+    ((TUTTI_HEAP_DIRECTORY_BYTES - sizeof(tutti_deaths)) / sizeof(tutti_channel_directory_entry) - 8)
 
 /* The first bytes of each heap. Only the owner writes them, except for `callers` and `bell`. */
 typedef struct tutti_channel_directory {
@@ -45,7 +45,7 @@ typedef struct tutti_channel_directory {
      * changes. */
     TUTTI_ALIGNED_LINE atomic_int sleepers;
     _Atomic uint32_t bell;
-    tutti_obituaries obituaries;
+    tutti_deaths deaths;
     TUTTI_ALIGNED_LINE tutti_channel_directory_entry entries[TUTTI_CHANNEL_DIRECTORY_ENTRIES];
 } tutti_channel_directory;
 

@@ -242,16 +242,16 @@ static int roomier_core(const tutti_comm *comm, const cpu_set_t *allowed) {
 /* Checks, once in many waits, whether this core has more ranks than another core that this thread may use, and
  * moves there. Threads keep their affinity masks. */
 static void spread(tutti_comm *comm) {
-    tutti_oversubscribed *crowd = &comm->shm.crowd;
+    tutti_oversubscribed *state = &comm->shm.oversubscribed;
     cpu_set_t allowed, one;
-    if (crowd->pause == 0) crowd->pause = LEAST_WAITS;
-    if (++crowd->waits < crowd->pause) return;
-    crowd->waits = 0;
+    if (state->pause == 0) state->pause = LEAST_WAITS;
+    if (++state->waits < state->pause) return;
+    state->waits = 0;
     /* A communicator with only some of the host's ranks does not know where the other ranks are. */
     if (comm->nranks != comm->host_ranks || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
     int core = roomier_core(comm, &allowed);
-    if (core >= 0 && crowd->pause < MOST_WAITS) crowd->pause *= 2;
-    else if (core < 0 && crowd->pause > LEAST_WAITS) crowd->pause /= 2;
+    if (core >= 0 && state->pause < MOST_WAITS) state->pause *= 2;
+    else if (core < 0 && state->pause > LEAST_WAITS) state->pause /= 2;
     if (core < 0) return;
     CPU_ZERO(&one);
     CPU_SET(core, &one);

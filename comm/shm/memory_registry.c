@@ -42,9 +42,9 @@ void tutti_memory_registry_changed(void *start) {
     if (function != NULL) function(start);
 }
 
-static tutti_status add(range new) {
+static tutti_status add(range added) {
     for (size_t i = 0; i < nranges; i++)
-        if (ranges[i].start == new.start)
+        if (ranges[i].start == added.start)
             return tutti_fail(TUTTI_ERR_ARGUMENT,
                               "tutti_mem_register: this address is already registered; deregister it first");
     if (nranges == capacity) {
@@ -54,7 +54,7 @@ static tutti_status add(range new) {
         ranges = grown;
         capacity = wanted;
     }
-    ranges[nranges] = new;
+    ranges[nranges] = added;
     nranges++;
     return TUTTI_OK;
 }

@@ -45,24 +45,24 @@ tutti_status tutti_peer_self(tutti_peer **self_out) {
     return TUTTI_OK;
 }
 
-/* Maps the heap that the card describes, after checking that its owner cannot shrink it. */
-static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_peer *peer) {
+/* Maps the heap that the info describes, after checking that its owner cannot shrink it. */
+static tutti_status map_peer(const tutti_process_info *info, int heap_fd, tutti_peer *peer) {
     struct stat status;
     if (heap_fd < 0 || fstat(heap_fd, &status) != 0)
-        return tutti_fail(TUTTI_ERR_REFUSED, "process %lld sent no shared heap", (long long)card->pid);
+        return tutti_fail(TUTTI_ERR_REFUSED, "process %lld sent no shared heap", (long long)info->pid);
     int seals = fcntl(heap_fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (uint64_t)status.st_size != card->heap_bytes)
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (uint64_t)status.st_size != info->heap_bytes)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the shared heap of process %lld is not sealed, or its size differs from the announced size",
-                          (long long)card->pid);
-    void *base = mmap(NULL, card->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, heap_fd, 0);
+                          (long long)info->pid);
+    void *base = mmap(NULL, info->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, heap_fd, 0);
     if (base == MAP_FAILED)
         return tutti_fail_errno(errno, "cannot map the shared heap of process %lld (%llu MiB of address space)",
-                                (long long)card->pid, (unsigned long long)card->heap_bytes >> 20);
-    madvise(base, card->heap_bytes, MADV_DONTFORK);
-    madvise(base, card->heap_bytes, MADV_DONTDUMP);
+                                (long long)info->pid, (unsigned long long)info->heap_bytes >> 20);
+    madvise(base, info->heap_bytes, MADV_DONTFORK);
+    madvise(base, info->heap_bytes, MADV_DONTDUMP);
     peer->base = base;
-    peer->bytes = card->heap_bytes;
+    peer->bytes = info->heap_bytes;
     return TUTTI_OK;
 }
 
@@ -72,29 +72,29 @@ static tutti_peer *find(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     return NULL;
 }
 
-static tutti_peer *enter(const tutti_peer_card *card, tutti_peer *peer) {
-    memcpy(peer->id, card->id, sizeof peer->id);
-    memcpy(peer->host, card->host, sizeof peer->host);
+static tutti_peer *enter(const tutti_process_info *info, tutti_peer *peer) {
+    memcpy(peer->id, info->id, sizeof peer->id);
+    memcpy(peer->host, info->host, sizeof peer->host);
     peer->host[sizeof peer->host - 1] = '\0';
-    peer->pid = (pid_t)card->pid;
+    peer->pid = (pid_t)info->pid;
     peer->next = peers;
     peers = peer;
     return peer;
 }
 
-/* `card` is a copy: the content of the member may change at any time. */
-static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment *segment, int local_rank, int heap_fd,
-                                 tutti_peer **peer_out) {
-    tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
+/* `info` is a copy: the content of the member may change at any time. */
+static tutti_status admit_locked(const tutti_process_info *info, tutti_shm_segment *segment, int local_rank,
+                                 int heap_fd, tutti_peer **peer_out) {
+    tutti_peer *peer = memcmp(info->id, self.id, sizeof self.id) == 0 ? &self : find(info->id);
     if (peer == NULL) {
         TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
-        tutti_status status = map_peer(card, heap_fd, peer);
+        tutti_status status = map_peer(info, heap_fd, peer);
         if (status != TUTTI_OK) {
             free(peer);
             return status;
         }
-        enter(card, peer);
-        peer->remote_base = card->heap_base;
+        enter(info, peer);
+        peer->remote_base = info->heap_base;
         tutti_shm_segment_watch(segment, local_rank);
         peer->segment = segment;
         peer->local_rank = local_rank;
@@ -106,22 +106,22 @@ static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment 
 }
 
 tutti_status tutti_peer_admit(tutti_shm_segment *segment, int local_rank, int heap_fd, tutti_peer **peer_out) {
-    tutti_peer_card card = tutti_shm_segment_member(segment, local_rank)->card;
-    card.host[sizeof card.host - 1] = '\0';
+    tutti_process_info info = tutti_shm_segment_member(segment, local_rank)->info;
+    info.host[sizeof info.host - 1] = '\0';
     tutti_lock(TUTTI_LOCK_PEERS);
-    tutti_status status = admit_locked(&card, segment, local_rank, heap_fd, peer_out);
+    tutti_status status = admit_locked(&info, segment, local_rank, heap_fd, peer_out);
     tutti_unlock(TUTTI_LOCK_PEERS);
     if (heap_fd >= 0) close(heap_fd);
     return status;
 }
 
-tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segment *segment,
+tutti_status tutti_peer_admit_remote(const tutti_process_info *info, tutti_shm_segment *segment,
                                      const struct tutti_listener_info *listener, tutti_peer **peer_out) {
     tutti_status status = TUTTI_OK;
     tutti_lock(TUTTI_LOCK_PEERS);
-    tutti_peer *peer = find(card->id);
+    tutti_peer *peer = find(info->id);
     if (peer == NULL && (status = tutti_calloc(1, sizeof *peer, &peer)) == TUTTI_OK) {
-        enter(card, peer);
+        enter(info, peer);
         tutti_shm_segment_retain(segment);
         peer->segment = segment;
         peer->listener = listener;
@@ -191,8 +191,8 @@ int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
     int count = 0;
     tutti_lock(TUTTI_LOCK_PEERS);
     for (tutti_peer *peer = peers; peer != NULL && count < capacity; peer = peer->next) {
-        if (peer->remote || peer->death_told || !tutti_peer_ended(peer)) continue;
-        peer->death_told = true;
+        if (peer->remote || peer->death_returned || !tutti_peer_ended(peer)) continue;
+        peer->death_returned = true;
         const tutti_channel_directory *directory = (const tutti_channel_directory *)peer->base;
         if (atomic_load_explicit(&directory->memberships, memory_order_acquire) == 0) continue;
         memcpy(ids[count++], peer->id, TUTTI_PROCESS_ID_BYTES);
@@ -203,9 +203,9 @@ int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
 
 bool tutti_peer_death_is_published(const tutti_peer *peer) {
     tutti_lock(TUTTI_LOCK_PEERS);
-    bool told = peer->death_told;
+    bool returned = peer->death_returned;
     tutti_unlock(TUTTI_LOCK_PEERS);
-    return told;
+    return returned;
 }
 
 const char *tutti_peer_describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {

@@ -1,6 +1,6 @@
 /*
  * The processes that this process communicates with, itself included. The heap of a peer on this host is mapped
- * once, at first contact, for all communicators, and unmapped with the last of them. A remote peer is a process of
+ * once, when first needed, for all communicators, and unmapped with the last of them. A remote peer is a process of
  * another host: none of its memory is mapped.
  */
 #ifndef TUTTI_PEER_H
@@ -33,9 +33,9 @@ typedef struct tutti_peer {
     atomic_bool dead;                  /* known to have ended */
     /* order of its death among those that this process has noticed, from 1; set before `dead` */
     _Atomic uint64_t death_turn;
-    bool death_told;                  /* tutti_peer_new_deaths has returned it */
-    _Atomic uint64_t obituaries_read; /* number of obituaries read from its channel directory; heartbeat.h */
-    int references;                   /* communicators that contain a rank of the process; under the lock of peer.c */
+    bool death_returned;          /* tutti_peer_new_deaths has returned it */
+    _Atomic uint64_t deaths_read; /* number of deaths read from its channel directory; heartbeat.h */
+    int references;               /* communicators that contain a rank of the process; under the lock of peer.c */
     const struct tutti_listener_info *listener; /* remote peer: its listener; in the segment */
     struct tutti_peer *next;
     struct tutti_channels *channels; /* owned by p2p.c; NULL until the first message */
@@ -45,19 +45,19 @@ typedef struct tutti_peer {
 tutti_status tutti_peer_self(tutti_peer **self_out);
 
 /* What a process publishes about itself; the descriptors are passed separately. */
-typedef struct tutti_peer_card {
+typedef struct tutti_process_info {
     uint8_t id[TUTTI_PROCESS_ID_BYTES];
     uint64_t heap_base, heap_bytes;
     int64_t pid;
     char host[64];
-} tutti_peer_card;
+} tutti_process_info;
 
 /* Finds the process of that local rank in the table, or maps it, and takes a reference. Always takes ownership of the
  * descriptor. */
 tutti_status tutti_peer_admit(struct tutti_shm_segment *segment, int local_rank, int heap_fd, tutti_peer **peer_out);
-/* Finds a process of another host in the table, or adds it, and takes a reference. Of the card only id, pid and
+/* Finds a process of another host in the table, or adds it, and takes a reference. Of the info only id, pid and
  * host are used; the listener is in the segment. */
-tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, struct tutti_shm_segment *segment,
+tutti_status tutti_peer_admit_remote(const tutti_process_info *info, struct tutti_shm_segment *segment,
                                      const struct tutti_listener_info *listener, tutti_peer **peer_out);
 /* Takes one more reference to a known peer. */
 void tutti_peer_retain(tutti_peer *peer);

@@ -12,7 +12,7 @@
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 
-#define PATIENCE_MS 2000
+#define MOST_WAIT_MS 2000
 
 static bool is_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
     const tutti_page *page = comm->members[rank].page;
@@ -26,7 +26,7 @@ static bool is_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
 }
 
 static bool wait_until_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
-    tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
+    tutti_deadline deadline = tutti_deadline_after_ms(MOST_WAIT_MS);
     while (!is_quiet(comm, op, rank)) {
         struct timespec pause = {.tv_nsec = 200000};
         /* Threads of this process are stopped only all together. */

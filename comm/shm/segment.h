@@ -27,7 +27,7 @@
 #define TUTTI_SHM_SEGMENT_PHASES 8
 
 typedef struct tutti_shm_member {
-    TUTTI_ALIGNED_LINE tutti_peer_card card;
+    TUTTI_ALIGNED_LINE tutti_process_info info;
     uint64_t pid_space;
     int64_t phase_ns[TUTTI_SHM_SEGMENT_PHASES]; /* durations of the rank's start phases */
     _Atomic uint32_t left;                      /* its process no longer uses the segment */

@@ -182,7 +182,7 @@ static void measured_copy(tutti_store_policy *pace, char *slot, const char *src,
  * common cache, and half as fast between others. Which cores these are may change at any time: threads move, and so
  * do the cores of a virtual machine. So each rank decides by the measured cost of its own writes. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
-    tutti_store_policy *pace = &comm->shm.pace;
+    tutti_store_policy *pace = &comm->shm.store_policy;
     const char *from = src;
     bool streams = pace->streams;
     if (bytes >= LEAST_MEASURED_BYTES && pace->writes++ % (streams ? WRITES_PER_TRIAL : WRITES_PER_LOOK) == 0) {

@@ -40,7 +40,7 @@ static void stop(void) {
 TestSuite(store_proof, .init = start, .fini = stop, .timeout = 60);
 
 static tutti_status reach(const char *secret, tutti_store_client **client_out) {
-    const tutti_store_patience patience = {.secret = secret, .connect_ms = 10000};
+    const tutti_store_client_options patience = {.secret = secret, .connect_ms = 10000};
     return tutti_store_client_reach("127.0.0.1", port, &patience, client_out);
 }
 
@@ -233,7 +233,7 @@ Test(store_proof, a_malformed_request_closes_the_connection) {
 /* A store that has no secret and claims that it has one. */
 Test(store_proof, a_client_refuses_a_store_that_cannot_prove_itself) {
     int false_port, listener = wire_listen(&false_port);
-    const tutti_store_patience patience = {.secret = SECRET, .connect_ms = 10000};
+    const tutti_store_client_options patience = {.secret = SECRET, .connect_ms = 10000};
     tutti_store_client *client;
     pid_t impostor = fork();
     while (impostor == 0) {

@@ -463,7 +463,7 @@ Test(store_strangers, a_connection_that_becomes_the_users_own_is_counted_as_such
     cr_assert_eq(c.address->held, 1000);
     c.validated = true;
     cr_assert_not(tutti_store_crowd_update(&crowd, &budget, &c));
-    cr_assert(crowd.nstrangers == 0 && crowd.nforeign == 1 && c.foreign);
+    cr_assert(crowd.nunverified == 0 && crowd.nforeign == 1 && c.foreign);
     c.local_user = true;
     cr_assert(tutti_store_crowd_update(&crowd, &budget, &c));
     cr_assert(crowd.nforeign == 0 && !c.foreign && c.address == NULL);

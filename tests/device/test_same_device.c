@@ -26,7 +26,7 @@
 
 static const int standin_worlds[] = {2, 3, 4, 7, 0}, gpu_worlds[] = {2, 4, 8, 0};
 static const int small_worlds[] = {3, 0};
-static const char *const environment[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
+static const char *const environment[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_gpu",
                                           "TUTTI_CUDA_MAP=tutti", NULL};
 
 enum { ORDINARY = 0, SHARED = -1, MIXED = 0x5a };
@@ -39,7 +39,7 @@ static void prepare(int64_t shared) {
     setenv("STANDIN_GPUS", "1", 1); /* for ranks that are threads */
     setenv("TUTTI_CUDA_SLOT_BYTES", "4096", 1);
     setenv("TUTTI_CUDA_MAP", "tutti", 1);
-    setenv("TUTTI_ALGORITHM", "same_device", 1);
+    setenv("TUTTI_ALGORITHM", "same_gpu", 1);
     tutti_settings_reload();
     cuda_shared_arenas = (uint64_t)shared;
 }
@@ -54,7 +54,7 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
     cuda_rank rank;
     tutti_status status = cuda_rank_open(context, (size_t)16 << 20, &rank);
     if (status == TUTTI_OK) status = body(context, &rank);
-    if (status == TUTTI_OK && strcmp(context->comm->cuda.streams->engine->name, "same_device") != 0)
+    if (status == TUTTI_OK && strcmp(context->comm->cuda.streams->engine->name, "same_gpu") != 0)
         status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->cuda.streams->engine->name);
     if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
     return status;
@@ -84,7 +84,7 @@ Test(same_device, all_kinds_are_right_where_some_can_be_mapped_and_some_cannot, 
 
 /* Where each rank is a process, peers map memory of cudaMalloc. */
 static void run_mapping(const int *sizes, ranks_body body) {
-    static const char *const mapping[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
+    static const char *const mapping[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_gpu",
                                           "TUTTI_CUDA_MAP=any", NULL};
     if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
     prepare(ORDINARY);

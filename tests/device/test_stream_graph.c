@@ -85,7 +85,7 @@ static void run(const char *engine, int nranks, ranks_body body) {
 }
 
 Test(stream_graph, a_call_of_one_rank_is_captured_and_replayed) {
-    run("solo", 1, replay);
+    run("single", 1, replay);
 }
 
 Test(stream_graph, a_call_by_nccl_is_captured_and_replayed) {
@@ -120,8 +120,7 @@ Test(stream_graph, calls_through_the_host_are_refused_and_ranks_go_on) {
 
 enum { LAUNCHES = 100, GPU_LAUNCHES = 30, LONG = 3001 }; /* several pieces of a slot each, the last one shorter */
 
-static const char *const one_gpu[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
-                                      NULL};
+static const char *const one_gpu[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_gpu", NULL};
 
 /* A rank's buffers on the GPU, LONG integers each: own values, all ranks' values, their sum, and one rank's values. */
 typedef struct board {
@@ -213,7 +212,7 @@ static tutti_status replay_in_turns(ranks_context *context) {
     TUTTI_TRY(expect(&b, b.own, 1, (context->rank + turns) % n * 10000, "own values"));
     TUTTI_TRY(expect(&b, b.sum, n, n * (n - 1) / 2 * 10000, "their sum"));
     TUTTI_TRY(expect(&b, b.word, 1, (1 + added) % n * 10000, "rank 1's"));
-    RANKS_CHECK(strcmp(context->comm->cuda.streams->engine->name, "same_device") == 0, "'%s' did it",
+    RANKS_CHECK(strcmp(context->comm->cuda.streams->engine->name, "same_gpu") == 0, "'%s' did it",
                 context->comm->cuda.streams->engine->name);
     return close_board(&b, context->comm);
 }
@@ -332,7 +331,7 @@ static tutti_status capture_alone(ranks_context *context) {
 }
 
 Test(stream_graph, a_call_that_only_one_rank_captures_is_an_error_on_both) {
-    run("same_device", 2, capture_alone);
+    run("same_gpu", 2, capture_alone);
 }
 
 /* The driver cannot capture waits, as older ones may not. All ranks must get the same answer before any has announced
@@ -356,8 +355,7 @@ static tutti_status cannot_capture(ranks_context *context) {
 }
 
 Test(stream_graph, a_driver_that_cannot_capture_waits_is_reported_and_ranks_go_on) {
-    static const char *const by_host[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", "STANDIN_STREAM_WAITS=0",
-                                          NULL};
+    static const char *const by_host[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_gpu", "STANDIN_STREAM_WAITS=0", NULL};
     if (cuda_real_gpus() > 0) cr_skip("only a stand-in fails on demand");
     if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
     for (int i = 0; i < 2; i++) {

@@ -101,7 +101,7 @@ Test(stream_thread, calls_keep_their_order_by_nccl) {
 }
 
 Test(stream_thread, calls_keep_their_order_on_one_gpu) {
-    run("aa", "same_device");
+    run("aa", "same_gpu");
 }
 
 Test(stream_thread, calls_keep_their_order_where_some_ranks_share_a_gpu) {

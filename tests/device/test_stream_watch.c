@@ -28,7 +28,7 @@ enum { RANKS = 3 };
 
 /* The environment for each engine, the engine's name last. */
 static const char *const staged[] = {"TUTTI_ALGORITHM=staged", NULL};
-static const char *const same_device[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", NULL};
+static const char *const same_device[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_gpu", NULL};
 static const char *const nccl[] = {"STANDIN_GPUS=3", "TUTTI_ALGORITHM=nccl", NULL};
 
 static atomic_int *met; /* calls of meet; shared by the ranks of a run */

@@ -18,13 +18,13 @@ static void check(int holds) {
     if (!holds) abort();
 }
 
-static tutti_conn_id example_ticket(void) {
-    tutti_conn_id ticket;
-    memset(&ticket, 0, sizeof ticket);
-    memcpy(ticket.to, self, sizeof ticket.to);
-    ticket.comm_id = 99;
-    ticket.lanes = 1;
-    return ticket;
+static tutti_conn_id example_conn_id(void) {
+    tutti_conn_id conn_id;
+    memset(&conn_id, 0, sizeof conn_id);
+    memcpy(conn_id.to, self, sizeof conn_id.to);
+    conn_id.comm_id = 99;
+    conn_id.lanes = 1;
+    return conn_id;
 }
 
 /* Our own hello arrives at our own listener: changed or not, at its endpoint or another. */
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     tutti_listener_reply reply, answer;
     tutti_listener_proof expected, proof;
     uint8_t key[TUTTI_CONNECTION_KEY_BYTES];
-    tutti_conn_id ticket = example_ticket();
+    tutti_conn_id conn_id = example_conn_id();
     tutti_listener_endpoint here;
     if (bytes < 2 * sizeof hello + sizeof reply + sizeof here) return 0;
     memcpy(&hello, data, sizeof hello);
@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     check(tutti_listener_answer(&hello, self, &hello.called, &answer, &expected, key) == TUTTI_OK);
     check(answer.verdict != TUTTI_LISTENER_ACCEPTED); /* no example knows our key */
     for (size_t i = 0; i < sizeof answer.mac; i++) check(answer.mac[i] == 0);
-    check(tutti_listener_make_hello(&ticket, &own, 1, &our_hello) == TUTTI_OK);
+    check(tutti_listener_make_hello(&conn_id, &own, 1, &our_hello) == TUTTI_OK);
     check(tutti_listener_check_reply(&our_hello, &reply, &own, 1, &proof, key) != TUTTI_LISTENER_ACCEPTED);
     check(tutti_listener_answer(&hello, self, &here, &answer, &expected, key) == TUTTI_OK);
     check(answer.verdict != TUTTI_LISTENER_ACCEPTED);
@@ -73,13 +73,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
 
 size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     tutti_listener_key other = {.bytes = 6, .key = "theirs"};
-    tutti_conn_id ticket = example_ticket();
+    tutti_conn_id conn_id = example_conn_id();
     tutti_listener_hello hello;
     tutti_listener_reply reply = {.magic = TUTTI_LISTENER_MAGIC, .verdict = (uint32_t)index % TUTTI_LISTENER_VERDICTS};
     const size_t all = 2 * sizeof hello + sizeof reply + sizeof(tutti_listener_endpoint);
     if (index >= 2 * TUTTI_LISTENER_VERDICTS || capacity < all) return 0;
-    if (index >= TUTTI_LISTENER_VERDICTS) ticket.to[0] ^= 1;
-    if (tutti_listener_make_hello(&ticket, &other, 1, &hello) != TUTTI_OK) return 0;
+    if (index >= TUTTI_LISTENER_VERDICTS) conn_id.to[0] ^= 1;
+    if (tutti_listener_make_hello(&conn_id, &other, 1, &hello) != TUTTI_OK) return 0;
     memset(hello.nonce, index, sizeof hello.nonce); /* the same in every run */
     memset(hello.hints, index, sizeof hello.hints);
     memset(data, 0, all);
@@ -87,6 +87,6 @@ size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     memcpy(data + sizeof hello, &reply, sizeof reply);
     /* The endpoint of try_changed's hello, except in every fourth example; without changes, except in every third. */
     memset(data + sizeof hello + sizeof reply, index % 4 != 3 ? 7 : 8, sizeof(tutti_listener_endpoint));
-    if (index % 3 == 2) data[all - sizeof hello + offsetof(tutti_listener_hello, ticket)] = 1;
+    if (index % 3 == 2) data[all - sizeof hello + offsetof(tutti_listener_hello, conn_id)] = 1;
     return all;
 }

@@ -146,7 +146,7 @@ Test(hosts_strangers, without_a_secret_no_process_joins_from_another_host_where_
 
 /* Writes what a host without the secret may leave in the store before the ranks join. */
 static tutti_status leave_forgeries(ranks_context *context) {
-    static const char *const keys[] = {"claim/1", "cards/1", "roll", "ranks", "doors/1", "doors"};
+    static const char *const keys[] = {"claim/1", "peer_info/1", "peer_table", "ranks", "addresses/1", "addresses"};
     static const size_t sizes[] = {8, 31, 32, 33, 0, 5000};
     static char value[5000] = "a forgery";
     const tutti_store *store = context->store;
@@ -175,7 +175,7 @@ static tutti_status join_among_forgeries(ranks_context *context) {
 }
 
 /* Six forged values and a counter may be reported; the true "ranks" has replaced the forgery before any rank reads
- * it, and "doors" usually, too. */
+ * it, and "addresses" usually, too. */
 Test(hosts_strangers, with_a_secret_values_forged_in_the_store_are_named_and_ignored) {
     HOSTS_NEED(0);
     static const char *const with_secret[] = {"TUTTI_SECRET=our word", NULL};
@@ -296,15 +296,15 @@ static tutti_listener_verdict judge(int fd, const tutti_listener_proof *proof) {
 
 /* A process that knows the secret gets in; a process that repeats the overheard bytes does not. */
 static tutti_status replay_at(int host, int port, int *replays) {
-    tutti_conn_id ticket = {.use = TUTTI_CONN_LINK, .lanes = 1, .comm_id = 1};
+    tutti_conn_id conn_id = {.use = TUTTI_CONN_LINK, .lanes = 1, .comm_id = 1};
     tutti_listener_key key = {.bytes = strlen(secret)};
     tutti_listener_hello hello;
     tutti_listener_reply reply;
     tutti_listener_proof heard;
     uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
     memcpy(key.key, secret, key.bytes);
-    memcpy(ticket.to, processes[host], sizeof ticket.to);
-    TUTTI_TRY(tutti_listener_make_hello(&ticket, &key, 1, &hello));
+    memcpy(conn_id.to, processes[host], sizeof conn_id.to);
+    TUTTI_TRY(tutti_listener_make_hello(&conn_id, &key, 1, &hello));
     int fd = say_hello(host, port, &hello, &reply);
     if (fd < 0) return TUTTI_OK; /* the store listens there */
     RANKS_CHECK(tutti_listener_check_reply(&hello, &reply, &key, 1, &heard, session) == TUTTI_LISTENER_ACCEPTED,

@@ -40,7 +40,7 @@ typedef void (*stranger)(scene *s);
 typedef struct attack {
     stranger stranger;
     bool other_user, redirects; /* the stranger is of another user; rank 1 is redirected to its socket */
-    bool spoils, counts;        /* rank 1 first reads another "roll"; its counter was changed before */
+    bool spoils, counts;        /* rank 1 first reads another "peer_table"; its counter was changed before */
     bool strays;                /* rank 1 creates another communicator, and reads the values of rank 0's */
     tutti_status expected;      /* of rank 1's creation */
     int64_t most_ms;            /* its longest time */
@@ -165,7 +165,7 @@ static tutti_status changed_get(void *context, const char *key, void *value, siz
     changed_store *c = context;
     char text[256];
     tutti_status status = c->inner->get(c->inner->context, led(c, key, text), value, capacity, bytes_out, timeout_ms);
-    if (status == TUTTI_OK && c->attack->spoils && !c->has_spoiled && strstr(key, "/roll") != NULL) {
+    if (status == TUTTI_OK && c->attack->spoils && !c->has_spoiled && strstr(key, "/peer_table") != NULL) {
         ((char *)value)[*bytes_out / 2] ^= 1;
         c->has_spoiled = true;
     }
@@ -328,7 +328,7 @@ Test(local_bootstrap_strangers, with_a_secret_a_value_that_comes_before_the_true
     const char *log =
         run((attack){.stranger = come_first, .spoils = true, .expected = TUTTI_OK, .most_ms = 20000, .words = ""},
             with_secret);
-    cr_assert(strstr(log, "\"start/roll\" is ignored") != NULL, "%s", log);
+    cr_assert(strstr(log, "\"start/peer_table\" is ignored") != NULL, "%s", log);
 }
 
 Test(local_bootstrap_strangers, with_a_secret_a_changed_counter_does_no_harm) {

@@ -51,7 +51,7 @@ static tutti_status fatal_get(void *context, const char *key, void *value, size_
     const fatal_store *f = context;
     const char *last = strrchr(key, '/');
     tutti_status status = f->inner->get(f->inner->context, key, value, capacity, bytes_out, timeout_ms);
-    if (f->fatal && last != NULL && strcmp(last, "/roll") == 0) ranks_strike(f->context, SIGKILL);
+    if (f->fatal && last != NULL && strcmp(last, "/peer_table") == 0) ranks_strike(f->context, SIGKILL);
     return status;
 }
 

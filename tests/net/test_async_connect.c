@@ -31,18 +31,18 @@ static int index_of(const tutti_transport *transport) {
     return i;
 }
 
-/* Runs both sides of an attempt, with a ticket for verbs between two sides that also have these transports. */
+/* Runs both sides of an attempt, with a connection id for verbs between two sides that also have these transports. */
 static void open_both(uint64_t comm_id, uint32_t others, tutti_pipe *pipes[SIDES], tutti_status statuses[SIDES],
                       char errors[SIDES][256]) {
     tutti_async_connect *attempts[SIDES] = {NULL, NULL};
-    tutti_conn_id ticket = ticket_of(comm_id);
+    tutti_conn_id conn_id = conn_id_of(comm_id);
     tutti_listener_info listener = own_listener;
-    ticket.transport = (uint32_t)index_of(&tutti_verbs_transport);
-    listener.transports = others | UINT32_C(1) << ticket.transport;
-    cr_assert_eq(tutti_async_connect_start(&listener, &ticket, NULL, PATIENCE_MS, &attempts[CALLER]), TUTTI_OK);
-    tutti_connection taken = take_connection(&ticket, PATIENCE_MS);
+    conn_id.transport = (uint32_t)index_of(&tutti_verbs_transport);
+    listener.transports = others | UINT32_C(1) << conn_id.transport;
+    cr_assert_eq(tutti_async_connect_start(&listener, &conn_id, NULL, PATIENCE_MS, &attempts[CALLER]), TUTTI_OK);
+    tutti_connection taken = take_connection(&conn_id, PATIENCE_MS);
     cr_assert_geq(taken.socket, 0, "no call has come");
-    cr_assert_eq(tutti_async_connect_start(&listener, &ticket, &taken, PATIENCE_MS, &attempts[CALLEE]), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&listener, &conn_id, &taken, PATIENCE_MS, &attempts[CALLEE]), TUTTI_OK);
     for (int i = 0; i < SIDES; i++) {
         pipes[i] = NULL;
         while ((statuses[i] = tutti_async_connect_take(attempts[i], &pipes[i])) == TUTTI_NOT_YET) poll(NULL, 0, 1);

@@ -159,7 +159,7 @@ static tutti_status lie(void *context, const char *key, void *value, size_t capa
     const char truth[] = {10, 77, 0, (char)(2 - own->rank)};
     tutti_status status = own->store->get(own->store->context, key, value, capacity, bytes_out, timeout_ms);
     char *place = value, *end = place + (status == TUTTI_OK ? *bytes_out : 0);
-    if (strstr(key, "/doors") == NULL) return status;
+    if (strstr(key, "/addresses") == NULL) return status;
     while ((place = memmem(place, (size_t)(end - place), truth, sizeof truth)) != NULL) place[3] = 3;
     return status;
 }

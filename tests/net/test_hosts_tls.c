@@ -263,7 +263,7 @@ static const tutti_store *true_store;
 static tutti_status lying_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                               int64_t timeout_ms) {
     TUTTI_TRY(true_store->get(context, key, value, capacity, bytes_out, timeout_ms));
-    if (strstr(key, "/doors") == NULL) return TUTTI_OK; /* the value of one host, and of all */
+    if (strstr(key, "/addresses") == NULL) return TUTTI_OK; /* the value of one host, and of all */
     tutti_listener_info before, listener;
     uint8_t *bytes = value;
     size_t at = 4 * sizeof(uint32_t);                                                /* behind the head */
@@ -290,9 +290,9 @@ static tutti_status trust_the_store(ranks_context *context) {
     snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "");
     tutti_comm_destroy(comm);
     RANKS_CHECK(status != TUTTI_OK, "the store was believed");
-    bool is_told = strstr(text, "not know this job's secret") != NULL ||
-                   strstr(text, "addresses of its host's ranks before") != NULL;
-    RANKS_CHECK(is_told, "%s", text); /* the other rank may have given up earlier */
+    bool names_cause = strstr(text, "not know this job's secret") != NULL ||
+                       strstr(text, "addresses of its host's ranks before") != NULL;
+    RANKS_CHECK(names_cause, "%s", text); /* the other rank may have given up earlier */
     return TUTTI_OK;
 }
 

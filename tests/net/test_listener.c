@@ -35,15 +35,15 @@ static void open_listener(void) {
 
 TestSuite(listener, .init = open_listener, .timeout = 60);
 
-/* ------------------------------------------------------------------------------------------------ seals */
+/* --------------------------------------------------------------------------------------- MACs of frames */
 
 Test(listener, gives_each_connection_a_key_of_its_own) {
-    tutti_conn_id ticket = ticket_of(30);
+    tutti_conn_id conn_id = conn_id_of(30);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
     tutti_listener_proof proof;
     uint8_t keys[2][TUTTI_CONNECTION_KEY_BYTES];
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &key, 1, &hello), TUTTI_OK);
     for (int i = 0; i < 2; i++) /* even the same hello, replayed, gives another */
         cr_assert_eq(tutti_listener_answer(&hello, own_listener.process, &hello.called, &reply, &proof, keys[i]),
                      TUTTI_OK);
@@ -54,17 +54,17 @@ Test(listener, gives_each_connection_a_key_of_its_own) {
 
 Test(listener, seals_hold_for_one_frame_of_one_side_of_one_connection) {
     tutti_connection caller = {.called = true, .key = "some key"}, taker = {.key = "some key"}, other = {.key = "not"};
-    uint8_t seal[TUTTI_FRAME_MAC_BYTES], changed[TUTTI_FRAME_MAC_BYTES];
-    tutti_frame_mac_make(&caller, /* ours */ true, 7, "frame", 5, seal);
-    cr_assert(tutti_frame_mac_check(&taker, 7, "frame", 5, seal));
-    cr_assert_not(tutti_frame_mac_check(&caller, 7, "frame", 5, seal), "turned back");
-    cr_assert_not(tutti_frame_mac_check(&taker, 8, "frame", 5, seal), "repeated");
-    cr_assert_not(tutti_frame_mac_check(&taker, 6, "frame", 5, seal), "ahead of its turn");
-    cr_assert_not(tutti_frame_mac_check(&taker, 7, "grave", 5, seal), "changed");
-    cr_assert_not(tutti_frame_mac_check(&taker, 7, "frame", 4, seal), "cut");
-    cr_assert_not(tutti_frame_mac_check(&other, 7, "frame", 5, seal), "of another connection");
-    for (size_t bit = 0; bit < 8 * sizeof seal; bit++) {
-        memcpy(changed, seal, sizeof seal);
+    uint8_t mac[TUTTI_FRAME_MAC_BYTES], changed[TUTTI_FRAME_MAC_BYTES];
+    tutti_frame_mac_make(&caller, /* ours */ true, 7, "frame", 5, mac);
+    cr_assert(tutti_frame_mac_check(&taker, 7, "frame", 5, mac));
+    cr_assert_not(tutti_frame_mac_check(&caller, 7, "frame", 5, mac), "turned back");
+    cr_assert_not(tutti_frame_mac_check(&taker, 8, "frame", 5, mac), "repeated");
+    cr_assert_not(tutti_frame_mac_check(&taker, 6, "frame", 5, mac), "ahead of its turn");
+    cr_assert_not(tutti_frame_mac_check(&taker, 7, "grave", 5, mac), "changed");
+    cr_assert_not(tutti_frame_mac_check(&taker, 7, "frame", 4, mac), "cut");
+    cr_assert_not(tutti_frame_mac_check(&other, 7, "frame", 5, mac), "of another connection");
+    for (size_t bit = 0; bit < 8 * sizeof mac; bit++) {
+        memcpy(changed, mac, sizeof mac);
         changed[bit / 8] ^= (uint8_t)(1 << bit % 8);
         cr_assert_not(tutti_frame_mac_check(&taker, 7, "frame", 5, changed), "bit %zu", bit);
     }
@@ -106,12 +106,12 @@ static tutti_listener_verdict last_verdict(int fd) {
 }
 
 static void check_that_the_real_one_gets_in(uint64_t comm_id) {
-    tutti_conn_id ticket = ticket_of(comm_id);
+    tutti_conn_id conn_id = conn_id_of(comm_id);
     tutti_deadline deadline = tutti_deadline_after_ms(20000);
     tutti_connection called;
-    tutti_status status = tutti_listener_connect(&own_listener, &ticket, &deadline, &called);
+    tutti_status status = tutti_listener_connect(&own_listener, &conn_id, &deadline, &called);
     cr_assert_eq(status, TUTTI_OK, "%s", tutti_last_error());
-    tutti_connection taken = take_connection(&ticket, 5000);
+    tutti_connection taken = take_connection(&conn_id, 5000);
     int out = called.socket, in = taken.socket;
     cr_assert_geq(in, 0);
     cr_assert(called.called && !taken.called);
@@ -124,8 +124,8 @@ static void check_that_the_real_one_gets_in(uint64_t comm_id) {
     close(out);
 }
 
-Test(listener, lets_in_a_caller_with_the_key_and_gives_the_connection_to_the_owner_of_the_ticket) {
-    tutti_conn_id other = ticket_of(2);
+Test(listener, lets_in_a_caller_with_the_key_and_gives_the_connection_to_the_owner_of_the_id) {
+    tutti_conn_id other = conn_id_of(2);
     tutti_connection got;
     cr_assert_eq(tutti_listener_take(&other, &got), TUTTI_NOT_YET);
     check_that_the_real_one_gets_in(1);
@@ -138,13 +138,13 @@ Test(listener, serves_several_jobs) {
         snprintf(name, sizeof name, "job %d", i);
         cr_assert_eq(tutti_listener_add_key(name, strlen(name)), TUTTI_OK);
     }
-    tutti_conn_id ticket = ticket_of(3);
+    tutti_conn_id conn_id = conn_id_of(3);
     tutti_listener_key known = {.bytes = 6, .key = "job 20"}, both[2] = {wrong_key, known};
     tutti_listener_hello hello;
     tutti_listener_reply reply;
     tutti_listener_proof proof, expected;
     uint8_t keys[2][TUTTI_CONNECTION_KEY_BYTES];
-    cr_assert_eq(tutti_listener_make_hello(&ticket, both, 2, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, both, 2, &hello), TUTTI_OK);
     cr_assert_eq(tutti_listener_answer(&hello, own_listener.process, &hello.called, &reply, &expected, keys[0]),
                  TUTTI_OK);
     cr_assert_eq(reply.verdict, TUTTI_LISTENER_ACCEPTED);
@@ -164,10 +164,10 @@ Test(listener, closes_on_garbage_at_once) {
 }
 
 Test(listener, closes_half_open_connections_after_a_few_seconds) {
-    tutti_conn_id ticket = ticket_of(5);
+    tutti_conn_id conn_id = conn_id_of(5);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &key, 1, &hello), TUTTI_OK);
     int silent = knock_raw(), half = knock_raw(), unproved = knock_raw();
     cr_assert_eq(send(half, &hello, sizeof hello / 2, 0), sizeof hello / 2);
     say(unproved, &hello);
@@ -176,30 +176,30 @@ Test(listener, closes_half_open_connections_after_a_few_seconds) {
     cr_assert(closes(silent));
     cr_assert(closes(half));
     cr_assert(closes(unproved));
-    cr_assert_lt(take(&ticket, 0), 0);
+    cr_assert_lt(take(&conn_id, 0), 0);
 }
 
 Test(listener, tells_a_caller_with_another_secret_so_and_proves_nothing_to_it) {
-    tutti_conn_id ticket = ticket_of(7);
+    tutti_conn_id conn_id = conn_id_of(7);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
     static const uint8_t none[sizeof reply.mac];
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &wrong_key, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &wrong_key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
     say(fd, &hello);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(reply.verdict, TUTTI_LISTENER_UNKNOWN);
     cr_assert_arr_eq(reply.mac, none, sizeof none);
     cr_assert(closes(fd));
-    cr_assert_lt(take(&ticket, 100), 0);
+    cr_assert_lt(take(&conn_id, 100), 0);
 }
 
 Test(listener, takes_no_ticket_for_another_process) {
-    tutti_conn_id ticket = ticket_of(8);
+    tutti_conn_id conn_id = conn_id_of(8);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
-    ticket.to[3] ^= 1;
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    conn_id.to[3] ^= 1;
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
     say(fd, &hello);
     cr_assert(receive(fd, &reply, sizeof reply));
@@ -208,10 +208,10 @@ Test(listener, takes_no_ticket_for_another_process) {
 }
 
 Test(listener, refuses_a_connection_that_was_passed_on) {
-    tutti_conn_id ticket = ticket_of(17);
+    tutti_conn_id conn_id = conn_id_of(17);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
     hello.called = tutti_listener_called(fd, /* by_this_side */ true);
     hello.called.port ^= 1; /* what the caller connected to, if a relay has written its own port into the store */
@@ -219,16 +219,16 @@ Test(listener, refuses_a_connection_that_was_passed_on) {
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(reply.verdict, TUTTI_LISTENER_REDIRECTED);
     cr_assert(closes(fd));
-    cr_assert_lt(take(&ticket, 0), 0);
+    cr_assert_lt(take(&conn_id, 0), 0);
 }
 
 Test(listener, detects_a_relay_that_changes_the_address_in_a_hello) {
-    tutti_conn_id ticket = ticket_of(18);
+    tutti_conn_id conn_id = conn_id_of(18);
     tutti_listener_hello hello, changed;
     tutti_listener_reply reply;
     tutti_listener_proof proof;
     uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
     changed = hello;
     hello.called = (tutti_listener_endpoint){.port = 1}; /* the relay's address */
@@ -256,12 +256,12 @@ static tutti_listener_verdict prove(tutti_listener_hello *hello, tutti_listener_
 }
 
 Test(listener, takes_neither_a_replayed_nor_a_reflected_nor_a_made_up_proof) {
-    tutti_conn_id ticket = ticket_of(9);
+    tutti_conn_id conn_id = conn_id_of(9);
     tutti_listener_hello hello;
     tutti_listener_reply reply;
     tutti_listener_proof heard, made_up;
     uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &key, 1, &hello), TUTTI_OK);
     /* A client gets in, and its proof is overheard. */
     int fd = knock_raw();
     say(fd, &hello);
@@ -269,23 +269,23 @@ Test(listener, takes_neither_a_replayed_nor_a_reflected_nor_a_made_up_proof) {
     cr_assert_eq(tutti_listener_check_reply(&hello, &reply, &key, 1, &heard, session), TUTTI_LISTENER_ACCEPTED);
     cr_assert_eq(send(fd, &heard, sizeof heard, 0), sizeof heard);
     cr_assert_eq(last_verdict(fd), TUTTI_LISTENER_ACCEPTED);
-    close(take(&ticket, 5000));
+    close(take(&conn_id, 5000));
     close(fd);
     memset(&made_up, 3, sizeof made_up);
     cr_assert_eq(prove(&hello, &heard, /* reflect */ false), TUTTI_LISTENER_UNPROVED);
     cr_assert_eq(prove(&hello, NULL, /* reflect */ true), TUTTI_LISTENER_UNPROVED);
     cr_assert_eq(prove(&hello, &made_up, /* reflect */ false), TUTTI_LISTENER_UNPROVED);
-    cr_assert_lt(take(&ticket, 100), 0);
+    cr_assert_lt(take(&conn_id, 100), 0);
     cr_assert_eq(prove(&hello, NULL, /* reflect */ false), TUTTI_LISTENER_ACCEPTED);
-    cr_assert_geq(take(&ticket, 5000), 0);
+    cr_assert_geq(take(&conn_id, 5000), 0);
 }
 
 Test(listener, stays_open_in_a_flood) {
     enum { FLOOD = 1000 };
     static int fds[FLOOD];
     tutti_listener_hello hello;
-    tutti_conn_id ticket = ticket_of(10);
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &wrong_key, 1, &hello), TUTTI_OK);
+    tutti_conn_id conn_id = conn_id_of(10);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &wrong_key, 1, &hello), TUTTI_OK);
     for (int i = 0; i < FLOOD; i++) {
         fds[i] = knock_raw();
         if (i % 3 == 1) (void)!send(fds[i], "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
@@ -297,31 +297,31 @@ Test(listener, stays_open_in_a_flood) {
     check_that_the_real_one_gets_in(13);
 }
 
-Test(listener, keeps_the_newest_of_two_connections_with_one_ticket) {
-    tutti_conn_id ticket = ticket_of(14);
+Test(listener, keeps_the_newest_of_two_connections_with_one_id) {
+    tutti_conn_id conn_id = conn_id_of(14);
     tutti_connection first, second;
     tutti_deadline deadline = tutti_deadline_after_ms(20000);
-    cr_assert_eq(tutti_listener_connect(&own_listener, &ticket, &deadline, &first), TUTTI_OK);
-    cr_assert_eq(tutti_listener_connect(&own_listener, &ticket, &deadline, &second), TUTTI_OK);
+    cr_assert_eq(tutti_listener_connect(&own_listener, &conn_id, &deadline, &first), TUTTI_OK);
+    cr_assert_eq(tutti_listener_connect(&own_listener, &conn_id, &deadline, &second), TUTTI_OK);
     struct timespec moment = {.tv_nsec = 200 * TUTTI_NS_PER_MS};
     nanosleep(&moment, NULL);
-    int in = take(&ticket, 5000);
+    int in = take(&conn_id, 5000);
     char byte = 'z';
     cr_assert(send(in, &byte, 1, 0) == 1 && receive(second.socket, &byte, 1));
     cr_assert(closes(first.socket));
-    cr_assert_lt(take(&ticket, 0), 0);
+    cr_assert_lt(take(&conn_id, 0), 0);
 }
 
 Test(listener, is_not_for_forked_children) {
-    tutti_conn_id ticket = ticket_of(15);
+    tutti_conn_id conn_id = conn_id_of(15);
     pid_t child = fork();
     if (child == 0) {
         tutti_listener_info copy;
         tutti_deadline deadline = tutti_deadline_after_ms(1000);
         tutti_connection got;
         bool forked = tutti_listener_open(&copy) == TUTTI_ERR_FORKED &&
-                      tutti_listener_take(&ticket, &got) == TUTTI_ERR_FORKED &&
-                      tutti_listener_connect(&own_listener, &ticket, &deadline, &got) == TUTTI_ERR_FORKED;
+                      tutti_listener_take(&conn_id, &got) == TUTTI_ERR_FORKED &&
+                      tutti_listener_connect(&own_listener, &conn_id, &deadline, &got) == TUTTI_ERR_FORKED;
         _exit(forked ? 0 : 1);
     }
     int status;

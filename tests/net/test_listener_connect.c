@@ -72,11 +72,11 @@ static void stand_false(false_listener *listener) {
 }
 
 static tutti_status knock_at(false_listener *listener, int64_t timeout_ms) {
-    tutti_conn_id ticket = ticket_of(20);
+    tutti_conn_id conn_id = conn_id_of(20);
     tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
     tutti_connection got = {.socket = -1};
     stand_false(listener);
-    tutti_status status = tutti_listener_connect(&listener->info, &ticket, &deadline, &got);
+    tutti_status status = tutti_listener_connect(&listener->info, &conn_id, &deadline, &got);
     shutdown(listener->fd, SHUT_RDWR);
     pthread_join(listener->thread, NULL);
     close(listener->fd);
@@ -102,10 +102,10 @@ Test(listener_connect, says_for_every_address_why_it_does_not_reach_the_listener
     cr_assert(strstr(tutti_last_error(), "closed the connection"), "%s", tutti_last_error());
     cr_assert_not(garbage.saw_proof || silent.saw_proof || closing.saw_proof);
     tutti_listener_info nowhere = {.why = "no network"};
-    tutti_conn_id ticket = ticket_of(21);
+    tutti_conn_id conn_id = conn_id_of(21);
     tutti_deadline deadline = tutti_deadline_after_ms(1000);
     tutti_connection got;
-    cr_assert_eq(tutti_listener_connect(&nowhere, &ticket, &deadline, &got), TUTTI_ERR_UNSUPPORTED);
+    cr_assert_eq(tutti_listener_connect(&nowhere, &conn_id, &deadline, &got), TUTTI_ERR_UNSUPPORTED);
     cr_assert(strstr(tutti_last_error(), "no network"));
 }
 
@@ -116,10 +116,10 @@ Test(listener_connect, lists_all_addresses_where_none_reaches_the_listener) {
     many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "near"};
     many.naddresses = 2;
     many.port = 1; /* no process listens there */
-    tutti_conn_id ticket = ticket_of(23);
+    tutti_conn_id conn_id = conn_id_of(23);
     tutti_deadline deadline = tutti_deadline_after_ms(500);
     tutti_connection got = {.socket = -1};
-    cr_assert_neq(tutti_listener_connect(&many, &ticket, &deadline, &got), TUTTI_OK);
+    cr_assert_neq(tutti_listener_connect(&many, &conn_id, &deadline, &got), TUTTI_OK);
     const char *error = tutti_last_error();
     cr_assert(strstr(error, "\n  192.0.2.1 port 1 (its far): ") != NULL, "%s", error);
     cr_assert(strstr(error, "\n  127.0.0.9 port 1 (its near): connection refused") != NULL, "%s", error);
@@ -134,11 +134,11 @@ Test(listener_connect, finds_the_right_address_among_wrong_ones) {
     many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
     many.addresses[2] = own_listener.addresses[0];
     many.naddresses = 3;
-    tutti_conn_id ticket = ticket_of(22);
+    tutti_conn_id conn_id = conn_id_of(22);
     tutti_deadline deadline = tutti_deadline_after_ms(10000);
     tutti_connection got = {.socket = -1};
     int64_t start_ns = tutti_now_ns();
-    cr_assert_eq(tutti_listener_connect(&many, &ticket, &deadline, &got), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_listener_connect(&many, &conn_id, &deadline, &got), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_lt(tutti_now_ns() - start_ns, 2 * TUTTI_NS_PER_S);
-    cr_assert_geq(take(&ticket, 5000), 0);
+    cr_assert_geq(take(&conn_id, 5000), 0);
 }

@@ -28,29 +28,29 @@ static void open_listener(void) {
 
 TestSuite(listener_lanes, .init = open_listener, .timeout = 60);
 
-static tutti_conn_id ticket_of(uint64_t comm_id, uint32_t lane) {
-    tutti_conn_id ticket;
-    memset(&ticket, 0, sizeof ticket);
-    memset(ticket.from, 7, sizeof ticket.from);
-    memcpy(ticket.to, own_listener.process, sizeof ticket.to);
-    ticket.comm_id = comm_id;
-    ticket.use = TUTTI_CONN_LINK;
-    while (tutti_transports[ticket.transport] != &tutti_tcp_transport) ticket.transport++;
-    ticket.lane = lane;
-    ticket.lanes = LANES;
-    return ticket;
+static tutti_conn_id conn_id_of(uint64_t comm_id, uint32_t lane) {
+    tutti_conn_id conn_id;
+    memset(&conn_id, 0, sizeof conn_id);
+    memset(conn_id.from, 7, sizeof conn_id.from);
+    memcpy(conn_id.to, own_listener.process, sizeof conn_id.to);
+    conn_id.comm_id = comm_id;
+    conn_id.use = TUTTI_CONN_LINK;
+    while (tutti_transports[conn_id.transport] != &tutti_tcp_transport) conn_id.transport++;
+    conn_id.lane = lane;
+    conn_id.lanes = LANES;
+    return conn_id;
 }
 
-static tutti_status knock(tutti_conn_id ticket, tutti_connection *connection_out) {
+static tutti_status knock(tutti_conn_id conn_id, tutti_connection *connection_out) {
     tutti_deadline deadline = tutti_deadline_after_ms(10000);
-    return tutti_listener_connect(&own_listener, &ticket, &deadline, connection_out);
+    return tutti_listener_connect(&own_listener, &conn_id, &deadline, connection_out);
 }
 
 static tutti_status take(uint64_t comm_id, tutti_connection *taken, int64_t within_ms) {
-    tutti_conn_id ticket = ticket_of(comm_id, 0);
+    tutti_conn_id conn_id = conn_id_of(comm_id, 0);
     tutti_deadline deadline = tutti_deadline_after_ms(within_ms);
     tutti_status status;
-    while ((status = tutti_listener_take(&ticket, taken)) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
+    while ((status = tutti_listener_take(&conn_id, taken)) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
         poll(&(struct pollfd){.fd = tutti_listener_notify_fd(), .events = POLLIN}, 1, 1);
     return status;
 }
@@ -65,7 +65,7 @@ Test(listener_lanes, are_taken_together_and_in_order_whichever_came_first) {
     tutti_connection called[LANES], taken[LANES];
     for (int i = 0; i < LANES; i++) {
         cr_assert_eq(take(1, taken, 50), TUTTI_NOT_YET, "after %d of %d", i, LANES);
-        cr_assert_eq(knock(ticket_of(1, order[i]), &called[order[i]]), TUTTI_OK, "%s", tutti_last_error());
+        cr_assert_eq(knock(conn_id_of(1, order[i]), &called[order[i]]), TUTTI_OK, "%s", tutti_last_error());
     }
     cr_assert_eq(take(1, taken, 5000), TUTTI_OK);
     for (int lane = 0; lane < LANES; lane++) {
@@ -81,9 +81,9 @@ Test(listener_lanes, with_invalid_numbers_are_refused) {
     static const uint32_t wrong[][2] = {{LANES, LANES}, {UINT32_MAX, LANES}, {0, 0}, {0, TUTTI_LANES_MOST + 1}};
     tutti_connection none;
     for (size_t i = 0; i < TUTTI_COUNT_OF(wrong); i++) {
-        tutti_conn_id ticket = ticket_of(2, wrong[i][0]);
-        ticket.lanes = wrong[i][1];
-        cr_assert_neq(knock(ticket, &none), TUTTI_OK, "lane %u of %u", ticket.lane, ticket.lanes);
+        tutti_conn_id conn_id = conn_id_of(2, wrong[i][0]);
+        conn_id.lanes = wrong[i][1];
+        cr_assert_neq(knock(conn_id, &none), TUTTI_OK, "lane %u of %u", conn_id.lane, conn_id.lanes);
     }
 }
 
@@ -91,13 +91,13 @@ Test(listener_lanes, with_invalid_numbers_are_refused) {
 static void intrude(uint32_t lane, bool garbage) {
     struct sockaddr_storage name;
     unsigned bytes = tutti_listener_sockaddr(&own_listener.addresses[0], own_listener.port, &name);
-    tutti_conn_id ticket = ticket_of(3, lane);
+    tutti_conn_id conn_id = conn_id_of(3, lane);
     tutti_listener_key wrong = {.bytes = 5, .key = "wrong"};
     tutti_listener_hello hello;
     tutti_listener_reply reply;
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     cr_assert_eq(connect(fd, (struct sockaddr *)&name, bytes), 0);
-    cr_assert_eq(tutti_listener_make_hello(&ticket, &wrong, 1, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_listener_make_hello(&conn_id, &wrong, 1, &hello), TUTTI_OK);
     hello.called = tutti_listener_called(fd, /* by_this_side */ true);
     if (garbage) memset(&hello, 'G', sizeof hello);
     cr_assert_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), (ssize_t)sizeof hello);
@@ -117,15 +117,15 @@ Test(listener_lanes, become_one_pipe_despite_strangers) {
     tutti_connection taken[LANES], early;
     tutti_async_connect *calls = NULL, *takes = NULL;
     tutti_pipe *one = NULL, *other = NULL;
-    tutti_conn_id ticket = ticket_of(3, 0);
+    tutti_conn_id conn_id = conn_id_of(3, 0);
     static unsigned char src[5 * TUTTI_MULTI_SOCKET_BLOCK_BYTES], dst[sizeof src];
-    cr_assert_eq(knock(ticket_of(3, 1), &early), TUTTI_OK);
+    cr_assert_eq(knock(conn_id_of(3, 1), &early), TUTTI_OK);
     for (uint32_t lane = 0; lane < LANES; lane++) intrude(lane, /* garbage */ lane == 1);
-    cr_assert_eq(tutti_async_connect_start(&own_listener, &ticket, NULL, 10000, &calls), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&own_listener, &conn_id, NULL, 10000, &calls), TUTTI_OK);
     cr_assert_eq(await(calls, &one), TUTTI_OK, "%s", tutti_last_error());
     for (uint32_t lane = 0; lane < LANES; lane++) intrude(lane, /* garbage */ lane == 2);
     cr_assert_eq(take(3, taken, 5000), TUTTI_OK);
-    cr_assert_eq(tutti_async_connect_start(&own_listener, &ticket, taken, 10000, &takes), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&own_listener, &conn_id, taken, 10000, &takes), TUTTI_OK);
     cr_assert_eq(await(takes, &other), TUTTI_OK, "%s", tutti_last_error());
     for (size_t i = 0; i < sizeof src; i++) src[i] = (unsigned char)(i * 7 + i / 251);
     struct iovec part = {src, sizeof src};
@@ -145,10 +145,10 @@ Test(listener_lanes, become_one_pipe_despite_strangers) {
 Test(listener_lanes, are_given_up_together) {
     tutti_async_connect *attempt = NULL;
     tutti_pipe *none = NULL;
-    tutti_conn_id ticket = ticket_of(4, 0);
+    tutti_conn_id conn_id = conn_id_of(4, 0);
     tutti_connection taken[LANES];
-    ticket.to[0] ^= 1; /* a process other than the one that listens */
-    cr_assert_eq(tutti_async_connect_start(&own_listener, &ticket, NULL, 1000, &attempt), TUTTI_OK);
+    conn_id.to[0] ^= 1; /* a process other than the one that listens */
+    cr_assert_eq(tutti_async_connect_start(&own_listener, &conn_id, NULL, 1000, &attempt), TUTTI_OK);
     cr_assert_neq(await(attempt, &none), TUTTI_OK);
     cr_assert_null(none);
     cr_assert_eq(take(4, taken, 0), TUTTI_NOT_YET);

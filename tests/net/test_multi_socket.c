@@ -203,7 +203,7 @@ Test(multi_socket, sleeps_until_any_lane_can_go_on_and_not_for_others) {
 
 /* ----------------------------------------------------------------------------------------------- failures */
 
-static bool is_told(tutti_status status, const char *words) {
+static bool fails_with(tutti_status status, const char *words) {
     return status == TUTTI_ERR_PEER_DIED && pipe_->status == status && strstr(pipe_->error, words) != NULL &&
            strstr(tutti_last_error(), words) != NULL;
 }
@@ -232,7 +232,7 @@ Test(multi_socket, fails_with_a_lane_whose_turn_it_is_and_names_it) {
     cut(1);
     int64_t start_ns = tutti_now_ns();
     tutti_status status = drive(5000);
-    cr_assert(is_told(status, "socket 2 of 3: tcp: "), "%s", pipe_->error);
+    cr_assert(fails_with(status, "socket 2 of 3: tcp: "), "%s", pipe_->error);
     cr_assert_lt(tutti_now_ns() - start_ns, 500 * TUTTI_NS_PER_MS);
     cr_assert_eq(pipe_->received, BLOCK);
     cr_assert(all_have_ended());
@@ -244,7 +244,7 @@ Test(multi_socket, fails_soon_with_a_lane_whose_turn_it_is_not) {
     post_receive(3 * BLOCK);
     cut(2);
     int64_t start_ns = tutti_now_ns();
-    cr_assert(is_told(drive(5000), "socket 3 of 3"), "%s", pipe_->error);
+    cr_assert(fails_with(drive(5000), "socket 3 of 3"), "%s", pipe_->error);
     cr_assert_lt(tutti_now_ns() - start_ns, 2000 * TUTTI_NS_PER_MS);
     cr_assert(all_have_ended());
 }
@@ -255,7 +255,7 @@ Test(multi_socket, fails_with_a_lane_on_which_it_sends) {
     close(ends[1]);
     ends[1] = dup(ends[0]);
     post_send(src, 64 * BLOCK);
-    cr_assert(is_told(drive(5000), "socket 2 of 3"), "%s", pipe_->error);
+    cr_assert(fails_with(drive(5000), "socket 2 of 3"), "%s", pipe_->error);
 }
 
 /* A peer that leaves closes its lanes in any order; its last bytes may be on the lane that is read next. */
@@ -267,7 +267,7 @@ Test(multi_socket, receives_the_last_bytes_on_one_lane_after_another_has_ended) 
     cut(1);
     cr_assert_eq(drive(300), TUTTI_OK, "%s", tutti_last_error());
     say(0, src + BLOCK - 100, 100);
-    cr_assert(is_told(drive(5000), "socket 2 of 3"), "%s", pipe_->error);
+    cr_assert(fails_with(drive(5000), "socket 2 of 3"), "%s", pipe_->error);
     cr_assert_eq(pipe_->received, 100);
     cr_assert_arr_eq(dst, src + BLOCK - 100, 100);
 }
@@ -291,7 +291,7 @@ Test(multi_socket, receives_all_that_came_though_a_lane_cannot_send) {
     }
     cr_assert_eq(pipes_compare(dst, 3 * BLOCK, 1), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_eq(pipe_->transport->recv(pipe_, dst, 1), TUTTI_OK);
-    cr_assert(is_told(drive(5000), "closed the connection"), "%s", pipe_->error);
+    cr_assert(fails_with(drive(5000), "closed the connection"), "%s", pipe_->error);
     for (int lane = 0; lane < LANES; lane++) ends[lane] = dup(0);
 }
 

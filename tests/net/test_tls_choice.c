@@ -55,12 +55,12 @@ Test(tls_choice, no_other_pipe_is_opened_where_encryption_is_demanded) {
     tutti_async_connect *attempt = NULL;
     tutti_pipe *pipe;
     tutti_listener_info listener = {.port = 0};
-    tutti_conn_id ticket = {.transport = 0, .lanes = 1};
+    tutti_conn_id conn_id = {.transport = 0, .lanes = 1};
     cr_assert_eq(available("1", "", &mask), TUTTI_OK, "%s", tutti_last_error());
-    while (tutti_transports[ticket.transport] != &tutti_tcp_transport) ticket.transport++;
+    while (tutti_transports[conn_id.transport] != &tutti_tcp_transport) conn_id.transport++;
     cr_assert_eq(mesh_pair(MESH_UNIX, sockets), TUTTI_OK);
     tutti_connection taken = {.socket = sockets[0]};
-    cr_assert_eq(tutti_async_connect_start(&listener, &ticket, &taken, 5000, &attempt), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&listener, &conn_id, &taken, 5000, &attempt), TUTTI_OK);
     tutti_status status;
     while ((status = tutti_async_connect_take(attempt, &pipe)) == TUTTI_NOT_YET) usleep(1000);
     cr_assert(status == TUTTI_ERR_REFUSED && strstr(tutti_last_error(), "tcp") != NULL, "%s", tutti_last_error());

@@ -7,7 +7,7 @@ import subprocess
 SEAMS = {
     "tutti_hooks": "comm/api/hooks.c",  # called by waits
     "tutti_engine_nccl": "comm/gpu/nccl/nccl.c",
-    "tutti_engine_same_device": "comm/gpu/same_gpu/same_gpu.c",
+    "tutti_engine_same_gpu": "comm/gpu/same_gpu/same_gpu.c",
     "tutti_engine_staged": "comm/gpu/staged/staged.c",
 }
 

@@ -106,8 +106,8 @@ INFO_TEST(the_log_has_the_transport_to_another_host) {
 }
 
 INFO_TEST(the_log_has_the_times_of_the_phases_of_a_start) {
-    static const char *const phases[] = {"; store ",   "; memory ",    "; peer table ",
-                                         "; contact ", "; addresses ", "; meeting "};
+    static const char *const phases[] = {"; store ",           "; memory ",    "; peer table ",
+                                         "; local bootstrap ", "; addresses ", "; meeting "};
     cr_assert_eq(shell_run("TUTTI_LOG=info $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c "
                            "'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce' 2>&1 | "
                            "grep 'of 2 ranks on 2 hosts is ready after [0-9.]* ms'"),

@@ -402,22 +402,22 @@ PHASES_TEST(a_rank_that_is_stopped_before_it_meets_the_others_is_named_and_ended
 
 PHASES_TEST(a_rank_that_stops_after_it_has_joined_is_named) {
     phases_run(
-        "node 0 --standalone --nproc-per-node 4 sh -c '[ $RANK = 3 ] || exec $0 reduce; exec $0 stop set cards/3' "
+        "node 0 --standalone --nproc-per-node 4 sh -c '[ $RANK = 3 ] || exec $0 reduce; exec $0 stop set peer_info/3' "
         "$P");
     phases_expect(0, 1, 4400, 8000);
     HAS("4 ranks were expected, and all have joined, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these have "
         "ended since or made no progress: 3\n");
 }
 
-PHASES_TEST(a_rank_that_stops_at_first_contact_is_named) {
-    one_rank_strays("exec $0 stop get /roll", 4400, 8000);
+PHASES_TEST(a_rank_that_stops_in_the_local_bootstrap_is_named) {
+    one_rank_strays("exec $0 stop get /peer_table", 4400, 8000);
     HAS("tutti warn [rank 0] the start has waited 2 s for ranks of this host that make no progress: rank 1 (host ");
     HAS("not all ranks of this host have connected before the deadline (TUTTI_CONNECT_TIMEOUT_MS); missing: rank 1 (");
 }
 
-PHASES_TEST(a_first_rank_that_stops_at_first_contact_is_named) {
-    phases_run(
-        "node 0 --standalone --nproc-per-node 2 sh -c '[ $RANK = 1 ] && exec $0 reduce; exec $0 stop get /roll' $P");
+PHASES_TEST(a_first_rank_that_stops_in_the_local_bootstrap_is_named) {
+    phases_run("node 0 --standalone --nproc-per-node 2 sh -c '[ $RANK = 1 ] && exec $0 reduce; exec $0 stop get "
+               "/peer_table' $P");
     phases_expect(0, 1, 4400, 8000);
     HAS("tutti warn [rank 1] the start has waited 2 s for rank 0 (pid ");
     HAS("), the first of this host, sent no message before the deadline (TUTTI_CONNECT_TIMEOUT_MS): it waits "
@@ -428,7 +428,7 @@ PHASES_TEST(a_first_rank_that_stops_at_first_contact_is_named) {
 
 PHASES_TEST(a_first_rank_that_does_not_publish_its_host_is_named) {
     phases_run("node 0 --standalone --nproc-per-node 2 sh -c 'export TUTTI_HOST_ID=host$RANK; [ $RANK = 0 ] && exec $0 "
-               "reduce; exec $0 stop set doors/1' $P");
+               "reduce; exec $0 stop set addresses/1' $P");
     phases_expect(0, 1, 4400, 8000);
     HAS("tutti warn [rank 0] the start has waited 2 s for rank 1, the first of host ");
     HAS(" has not published the addresses of its host's ranks before the deadline (TUTTI_CONNECT_TIMEOUT_MS)");
@@ -436,7 +436,7 @@ PHASES_TEST(a_first_rank_that_does_not_publish_its_host_is_named) {
 
 PHASES_TEST(a_host_that_stops_before_the_first_barrier_is_named) {
     phases_run("node 0 --standalone --nproc-per-node 4 sh -c 'export TUTTI_HOST_ID=h$((RANK / 2))\n"
-               "[ $RANK = 2 ] && exec $0 stop get doors; exec $0 reduce' $P");
+               "[ $RANK = 2 ] && exec $0 stop get addresses; exec $0 reduce' $P");
     phases_expect(0, 1, 4400, 9000);
     HAS("tutti warn [rank 0] stalled: rank 0 has waited for 2");
     HAS(" ms in barrier #1 of communicator \"world\" (0 bytes); missing: rank 2 (host ");

@@ -129,7 +129,7 @@ static tutti_launch_nodes_options nodes_options(const tutti_launch_job *job) {
                                         .list = options->nodes,
                                         .nnodes = options->nnodes,
                                         .node = options->node_rank,
-                                        .nproc = options->seats != NULL ? 0 : options->nproc,
+                                        .nproc = options->entries != NULL ? 0 : options->nproc,
                                         .table_hash = options->table_hash,
                                         .pid = (int)job->pid,
                                         .max_restarts = options->max_restarts,

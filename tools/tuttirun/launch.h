@@ -37,15 +37,15 @@ enum { TUTTI_LAUNCH_OUT = 1, TUTTI_LAUNCH_ERR = 2, TUTTI_LAUNCH_BOTH = 3 }; /* m
 /* --------------------------------------------------------------------------------------------- options */
 
 /* What a rank table says of a local rank. */
-typedef struct tutti_launch_seat {
+typedef struct tutti_launch_entry {
     int rank, device;
-} tutti_launch_seat;
+} tutti_launch_entry;
 
 typedef struct tutti_launch_options {
     int nnodes, node_rank, nproc;
-    int size;                 /* ranks of all nodes */
-    tutti_launch_seat *seats; /* by local rank; NULL: there is no rank table, and ranks count on from node to node */
-    int table_hash;           /* of the rank table; 0: there is none */
+    int size;                    /* ranks of all nodes */
+    tutti_launch_entry *entries; /* by local rank; NULL: there is no rank table, and ranks count on from node to node */
+    int table_hash;              /* of the rank table; 0: there is none */
     const char *master_addr;
     int master_port; /* 0: any free port */
     bool module, no_python;
@@ -82,7 +82,7 @@ tutti_status tutti_launch_mask(const char *text, int local_rank, int *mask_out);
 bool tutti_launch_listed(const char *list, int local_rank);
 
 static inline int tutti_launch_rank_of(const tutti_launch_options *options, int local_rank) {
-    if (options->seats != NULL) return options->seats[local_rank].rank;
+    if (options->entries != NULL) return options->entries[local_rank].rank;
     return options->node_rank * options->nproc + local_rank;
 }
 

@@ -99,9 +99,9 @@ static void log_plan(const tutti_launch_options *options, const tutti_launch_bin
 /* The GPUs of the ranks, as in CUDA_VISIBLE_DEVICES; a rank table gives their numbers on the host. */
 static const char *list_gpus(const tutti_launch_options *options, char *text, size_t capacity) {
     size_t used = 0;
-    if (options->seats == NULL) return getenv("CUDA_VISIBLE_DEVICES");
+    if (options->entries == NULL) return getenv("CUDA_VISIBLE_DEVICES");
     for (int i = 0; i < options->nproc && used < capacity; i++)
-        used += (size_t)snprintf(text + used, capacity - used, "%s%d", i > 0 ? "," : "", options->seats[i].device);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d", i > 0 ? "," : "", options->entries[i].device);
     return text;
 }
 

@@ -42,8 +42,8 @@ typedef struct group {
     int asked_signal;       /* signal that asked tuttirun to end, 0: none */
     int first_failed;       /* local rank of the first failure, -1: none */
     tutti_launch_news news; /* news from the other nodes */
-    bool told;              /* another node has failed first, or the store is lost */
-    bool ended_told;        /* the end of all ranks here has been reported to the other nodes */
+    bool ending;            /* another node has failed first, or the store is lost */
+    bool ended_reported;    /* the end of all ranks here has been reported to the other nodes */
 } group;
 
 /* --------------------------------------------------------------------------------------------- messages */
@@ -66,11 +66,11 @@ static const char *describe_end(const tutti_launch_rank *rank, char *text, size_
 static const char *describe_rest(const group *g, char *text, size_t capacity) {
     text[0] = '\0';
     if (g->nrunning == 1)
-        snprintf(text, capacity, "; the %s gets %d s to end by itself", g->told ? "one here" : "other",
+        snprintf(text, capacity, "; the %s gets %d s to end by itself", g->ending ? "one here" : "other",
                  SETTLE_MS / 1000);
     if (g->nrunning > 1)
-        snprintf(text, capacity, "; the %s%d%s get %d s to end by themselves", g->told ? "" : "other ", g->nrunning,
-                 g->told ? " here" : "", SETTLE_MS / 1000);
+        snprintf(text, capacity, "; the %s%d%s get %d s to end by themselves", g->ending ? "" : "other ", g->nrunning,
+                 g->ending ? " here" : "", SETTLE_MS / 1000);
     return text;
 }
 
@@ -84,7 +84,7 @@ static void tell_first_failure(const group *g) {
     snprintf(what, sizeof what, "rank %d (local rank %d, host %.200s, pid %d) %s", rank->rank, rank->local_rank,
              g->job->host, (int)rank->pid, end);
     tutti_launch_say("%s%s%s", what, file, describe_rest(g, others, sizeof others));
-    if (g->job->nodes != NULL && !g->told)
+    if (g->job->nodes != NULL && !g->ending)
         tutti_launch_nodes_report(g->job->nodes, TUTTI_LAUNCH_FAILED, rank->exit_code, what);
 }
 
@@ -283,7 +283,7 @@ static void look_at_all(group *g) {
         if (!g->ranks[i].running || !look_at(g, &g->ranks[i])) continue;
         if (failed < 0 || (g->ranks[failed].signal == 0 && g->ranks[i].signal != 0)) failed = i;
     }
-    if (failed < 0 || g->first_failed >= 0 || g->told || g->asked_signal != 0) return;
+    if (failed < 0 || g->first_failed >= 0 || g->ending || g->asked_signal != 0) return;
     g->first_failed = failed;
     tell_first_failure(g);
     if (g->nrunning > 0) enter(g, SETTLING, SETTLE_MS);
@@ -296,9 +296,9 @@ static void take_news(group *g) {
     char others[96];
     tutti_launch_nodes_look(g->job->nodes, &g->news);
     bool failed = g->news.failed_node >= 0 && g->news.failed_node != g->job->options->node_rank;
-    if (g->told || g->first_failed >= 0 || g->asked_signal != 0) return;
+    if (g->ending || g->first_failed >= 0 || g->asked_signal != 0) return;
     if (!failed && g->news.verdict != TUTTI_LAUNCH_LOST) return;
-    g->told = true;
+    g->ending = true;
     describe_rest(g, others, sizeof others);
     if (failed) tutti_launch_say("node %d: %s%s", g->news.failed_node, g->news.text, others);
     else tutti_launch_say("the store on node 0 is lost (%s)%s", g->news.text, others);
@@ -308,8 +308,8 @@ static void take_news(group *g) {
 /* The ranks here have ended. A tuttirun that was asked to end does not wait for other nodes. */
 static bool waits_for_nodes(group *g) {
     if (g->job->nodes == NULL) return false;
-    if (!g->ended_told) tutti_launch_nodes_ended(g->job->nodes);
-    g->ended_told = true;
+    if (!g->ended_reported) tutti_launch_nodes_ended(g->job->nodes);
+    g->ended_reported = true;
     return g->news.verdict == TUTTI_LAUNCH_OPEN && g->asked_signal == 0;
 }
 
@@ -354,7 +354,7 @@ static void judge(const group *g, tutti_launch_result *result) {
     bool any_failed = false;
     for (int i = 0; i < g->nranks; i++) any_failed = any_failed || g->ranks[i].failed;
     *result = (tutti_launch_result){.signalled = g->asked_signal != 0, .again = g->news.verdict == TUTTI_LAUNCH_AGAIN};
-    if (g->told) {
+    if (g->ending) {
         result->exit_code = g->news.failed_node >= 0 ? g->news.exit_code : 1;
         say_followers(g);
     } else if (g->first_failed >= 0) {

@@ -223,12 +223,12 @@ static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
 
 void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options) {
     static tutti_launch_nodes nodes = {.event_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
-    const tutti_store_patience patience = {
+    const tutti_store_client_options wanted = {
         .secret = options->secret, .connect_ms = options->silent_ms, .answer_ms = options->silent_ms};
     char text[400];
     nodes.options = *options;
     snprintf(text, sizeof text, "tuttirun on host %.256s was killed or has crashed", options->own_host);
-    if (tutti_store_client_reach(options->host, options->port, &patience, &nodes.client) != TUTTI_OK) return;
+    if (tutti_store_client_reach(options->host, options->port, &wanted, &nodes.client) != TUTTI_OK) return;
     nodes.store = tutti_store_client_callbacks(nodes.client);
     (void)testify(&nodes, text);
     tutti_store_client_close(nodes.client);
@@ -240,7 +240,7 @@ static tutti_status start(tutti_launch_nodes *nodes) {
     nodes->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (nodes->event_fd < 0) return tutti_fail_errno(errno, "eventfd");
     if (nodes->options.node == 0)
-        TUTTI_TRY(tutti_calloc((size_t)nodes->options.nnodes, sizeof *nodes->beats, &nodes->beats));
+        TUTTI_TRY(tutti_calloc((size_t)nodes->options.nnodes, sizeof *nodes->heartbeats, &nodes->heartbeats));
     int error = tutti_thread_start(TUTTI_THREAD_NODES, talk, nodes, &nodes->thread);
     return error == 0 ? TUTTI_OK : tutti_fail_errno(error, "cannot start a thread");
 }
@@ -249,7 +249,7 @@ static void destroy(tutti_launch_nodes *nodes) {
     tutti_store_client_close(nodes->client);
     if (nodes->event_fd >= 0) close(nodes->event_fd);
     pthread_mutex_destroy(&nodes->lock);
-    free(nodes->beats);
+    free(nodes->heartbeats);
     free(nodes);
 }
 

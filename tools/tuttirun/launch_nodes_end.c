@@ -12,7 +12,14 @@
 
 /* After a failure the ranks get at most 30 s to end (launch_group.c); a node does not wait for others longer than
  * ENDING_MS. */
-enum { BEAT_MS = 1000, ENDING_MS = 40000, FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100, PROMPT_MS = 800, APART_MS = 2000 };
+enum {
+    HEARTBEAT_MS = 1000,
+    ENDING_MS = 40000,
+    FIRST_PAUSE_MS = 5,
+    LAST_PAUSE_MS = 100,
+    PROMPT_MS = 800,
+    APART_MS = 2000
+};
 
 /* ---------------------------------------------------------------------------------------------- heartbeats */
 
@@ -20,12 +27,12 @@ enum { BEAT_MS = 1000, ENDING_MS = 40000, FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 10
 static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns, int *silent_out, char *text,
                                   size_t capacity) {
     for (int i = 1; i < nodes->options.nnodes && *silent_out < 0; i++) {
-        tutti_launch_beat *other = &nodes->beats[i];
+        tutti_launch_heartbeat *other = &nodes->heartbeats[i];
         char name[40];
         int64_t count;
         snprintf(name, sizeof name, "beat/%d", i);
         TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, name), 0, &count));
-        if (count != other->count) *other = (tutti_launch_beat){.count = count, .seen_ns = now_ns};
+        if (count != other->count) *other = (tutti_launch_heartbeat){.count = count, .seen_ns = now_ns};
         int64_t quiet_ns = now_ns - other->seen_ns;
         if (count == 0 || other->silent || quiet_ns < nodes->options.silent_ms * TUTTI_NS_PER_MS) continue;
         int here = 0; /* a node that was lost in an earlier attempt is missing in this one, not silent */
@@ -43,13 +50,15 @@ tutti_status tutti_launch_show_life(tutti_launch_nodes *nodes, int *silent_out, 
     int64_t now_ns = tutti_now_ns(), count;
     char name[40];
     *silent_out = -1;
-    if (now_ns - nodes->beat_ns < BEAT_MS * TUTTI_NS_PER_MS) return TUTTI_OK;
-    if (now_ns - nodes->beat_ns > nodes->options.silent_ms * TUTTI_NS_PER_MS / 2) /* this process itself was stopped */
-        for (int i = 0; i < nodes->options.nnodes && nodes->beats != NULL; i++) nodes->beats[i].seen_ns = now_ns;
-    nodes->beat_ns = now_ns;
+    if (now_ns - nodes->heartbeat_ns < HEARTBEAT_MS * TUTTI_NS_PER_MS) return TUTTI_OK;
+    if (now_ns - nodes->heartbeat_ns >
+        nodes->options.silent_ms * TUTTI_NS_PER_MS / 2) /* this process itself was stopped */
+        for (int i = 0; i < nodes->options.nnodes && nodes->heartbeats != NULL; i++)
+            nodes->heartbeats[i].seen_ns = now_ns;
+    nodes->heartbeat_ns = now_ns;
     snprintf(name, sizeof name, "beat/%d", nodes->options.node);
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, name), 1, &count));
-    return nodes->beats != NULL ? look_at_beats(nodes, now_ns, silent_out, text, capacity) : TUTTI_OK;
+    return nodes->heartbeats != NULL ? look_at_beats(nodes, now_ns, silent_out, text, capacity) : TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------ ending */
@@ -84,7 +93,7 @@ static tutti_status list_lingering(tutti_launch_nodes *nodes, char *text, size_t
     *count_out = 0;
     text[0] = '\0';
     for (int i = 1; i < nodes->options.nnodes; i++) {
-        tutti_launch_beat *other = &nodes->beats[i];
+        tutti_launch_heartbeat *other = &nodes->heartbeats[i];
         int there = 0;
         if (other->left || other->silent) continue;
         TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "left", i).text, &there));
@@ -102,7 +111,7 @@ static tutti_status list_lingering(tutti_launch_nodes *nodes, char *text, size_t
     return TUTTI_OK;
 }
 
-static int64_t patience_ms(const tutti_launch_nodes *nodes, const tutti_launch_wishes *wants) {
+static int64_t grace_ms(const tutti_launch_nodes *nodes, const tutti_launch_wishes *wants) {
     if (wants->close && wants->leave == TUTTI_LAUNCH_LEAVE_PROMPTLY) return PROMPT_MS;
     return nodes->apart ? APART_MS : nodes->options.silent_ms;
 }
@@ -111,12 +120,12 @@ void tutti_launch_say_goodbye(tutti_launch_nodes *nodes) {
     char lingering[TUTTI_LAUNCH_LINE_BYTES], limit[32];
     int64_t count, pause_ms = FIRST_PAUSE_MS;
     tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
-    int64_t most_ms = patience_ms(nodes, &wants);
+    int64_t most_ms = grace_ms(nodes, &wants);
     tutti_deadline deadline = tutti_deadline_after_ms(most_ms);
     int nlingering = 0;
     nodes->notice = (tutti_notice){0};
     if (tutti_launch_add(nodes, tutti_launch_node_key(nodes, "left", nodes->options.node), 1, &count) != TUTTI_OK ||
-        nodes->beats == NULL)
+        nodes->heartbeats == NULL)
         return;
     while (list_lingering(nodes, lingering, sizeof lingering, &nlingering) == TUTTI_OK && nlingering > 0) {
         if (tutti_deadline_passed(&deadline)) {

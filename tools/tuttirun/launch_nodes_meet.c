@@ -41,18 +41,18 @@ static tutti_status fail_reach(const tutti_launch_nodes *nodes) {
 
 tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes) {
     const tutti_launch_nodes_options *options = &nodes->options;
-    const tutti_store_patience patience = {.secret = options->secret,
-                                           .connect_ms = options->join_ms,
-                                           .answer_ms = options->silent_ms,
-                                           .late = say_late,
-                                           .context = nodes};
+    const tutti_store_client_options wanted = {.secret = options->secret,
+                                               .connect_ms = options->join_ms,
+                                               .answer_ms = options->silent_ms,
+                                               .late = say_late,
+                                               .context = nodes};
     int64_t generation = 0, count;
     snprintf(nodes->reason, sizeof nodes->reason, "no answer");
-    tutti_status status = tutti_store_client_reach(options->host, options->port, &patience, &nodes->client);
+    tutti_status status = tutti_store_client_reach(options->host, options->port, &wanted, &nodes->client);
     if (status == TUTTI_ERR_TIMEOUT) return fail_reach(nodes);
     TUTTI_TRY(status);
     nodes->store = tutti_store_client_callbacks(nodes->client);
-    nodes->beat_ns = tutti_now_ns();
+    nodes->heartbeat_ns = tutti_now_ns();
     char name[40];
     snprintf(name, sizeof name, "beat/%d", options->node);
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, name), 1, &count));

@@ -26,10 +26,10 @@ typedef struct tutti_launch_wishes {
 } tutti_launch_wishes;
 
 /* The heartbeat of one node, as node 0 sees it. */
-typedef struct tutti_launch_beat {
+typedef struct tutti_launch_heartbeat {
     int64_t count, seen_ns;
     bool silent, left;
-} tutti_launch_beat;
+} tutti_launch_heartbeat;
 
 struct tutti_launch_nodes {
     tutti_launch_nodes_options options;
@@ -50,8 +50,8 @@ struct tutti_launch_nodes {
     bool open;            /* the attempt is running, without a verdict so far */
     bool ended;           /* all ranks of this node have ended, `ending.spent_ns` ago */
     tutti_deadline ending;
-    int64_t beat_ns;
-    tutti_launch_beat *beats; /* only on node 0, by node */
+    int64_t heartbeat_ns;
+    tutti_launch_heartbeat *heartbeats; /* only on node 0, by node */
 };
 
 typedef struct tutti_launch_key {

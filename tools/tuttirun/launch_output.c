@@ -58,14 +58,14 @@ static bool write_all(int fd, const char *data, size_t bytes) {
     return true;
 }
 
-/* The rank that has printed to our output (1) and error output (2): NOBODY, the number of one rank + 1, or SEVERAL.
+/* The rank that has printed to our output (1) and error output (2): NO_RANK, the number of one rank + 1, or SEVERAL.
  * The output of a program in which only one rank prints, as in most, then looks as without a launcher. */
-enum { NOBODY = 0, SEVERAL = -1 };
+enum { NO_RANK = 0, SEVERAL = -1 };
 static int speakers[3];
 
 static bool needs_prefix(const tutti_launch_stream *stream) {
     int *speaker = &speakers[stream->terminal_fd];
-    if (*speaker == NOBODY) *speaker = stream->local_rank + 1;
+    if (*speaker == NO_RANK) *speaker = stream->local_rank + 1;
     else if (*speaker != stream->local_rank + 1) *speaker = SEVERAL;
     return *speaker == SEVERAL;
 }

@@ -69,9 +69,9 @@ static tutti_status set_places(const tutti_launch_job *job, int local_rank, vari
     TUTTI_TRY(set_variable(list, "ROLE_NAME=%.200s", options->role));
     TUTTI_TRY(set_variable(list, "RANK_ID=%d", rank)); /* MindSpore's names */
     TUTTI_TRY(set_variable(list, "RANK_SIZE=%d", size));
-    TUTTI_TRY(
-        set_variable(list, "DEVICE_ID=%d", options->seats != NULL ? options->seats[local_rank].device : local_rank));
-    if (options->seats != NULL) TUTTI_TRY(set_variable(list, "RANK_TABLE_FILE=%s", options->rank_table));
+    TUTTI_TRY(set_variable(list, "DEVICE_ID=%d",
+                           options->entries != NULL ? options->entries[local_rank].device : local_rank));
+    if (options->entries != NULL) TUTTI_TRY(set_variable(list, "RANK_TABLE_FILE=%s", options->rank_table));
     TUTTI_TRY(set_variable(list, "MASTER_ADDR=%.255s", job->master_addr));
     return set_variable(list, "MASTER_PORT=%d", job->master_port);
 }

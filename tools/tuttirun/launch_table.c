@@ -65,19 +65,19 @@ static tutti_status find_node(const tutti_rank_table *table, const int *firsts, 
 }
 
 static int compare_devices(const void *a, const void *b) {
-    const tutti_launch_seat *one = a, *two = b;
+    const tutti_launch_entry *one = a, *two = b;
     return (one->device > two->device) - (one->device < two->device);
 }
 
 /* The ranks and devices of this node, in the order of the devices. */
-static tutti_status take_seats(const tutti_rank_table *table, const int *nodes, tutti_launch_options *options) {
-    static tutti_launch_seat *seats; /* as long as the options */
-    TUTTI_TRY(tutti_calloc((size_t)table->count, sizeof *seats, &seats));
+static tutti_status take_entries(const tutti_rank_table *table, const int *nodes, tutti_launch_options *options) {
+    static tutti_launch_entry *entries; /* as long as the options */
+    TUTTI_TRY(tutti_calloc((size_t)table->count, sizeof *entries, &entries));
     for (int i = 0; i < table->count; i++)
         if (nodes[i] == options->node_rank)
-            seats[options->nproc++] = (tutti_launch_seat){.rank = i, .device = table->entries[i].device};
-    qsort(seats, (size_t)options->nproc, sizeof *seats, compare_devices);
-    options->seats = seats;
+            entries[options->nproc++] = (tutti_launch_entry){.rank = i, .device = table->entries[i].device};
+    qsort(entries, (size_t)options->nproc, sizeof *entries, compare_devices);
+    options->entries = entries;
     options->size = table->count;
     return TUTTI_OK;
 }
@@ -109,7 +109,7 @@ static tutti_status take_table(const tutti_rank_table *table, tutti_launch_optio
             status = tutti_fail(TUTTI_ERR_CONFIG, "--node-rank %d must be less than its %d servers", options->node_rank,
                                 options->nnodes);
     }
-    if (status == TUTTI_OK) status = take_seats(table, nodes, options);
+    if (status == TUTTI_OK) status = take_entries(table, nodes, options);
     if (status == TUTTI_OK) status = list_nodes(table, firsts, options->nnodes, &options->nodes);
     free(nodes);
     free(firsts);

@@ -48,7 +48,7 @@ static bool is_made_to_block(void) {
     return blocking != NULL && strcmp(blocking, "1") == 0;
 }
 
-static void tell(const tutti_comm *comm, tutti_stream_caps *own) {
+static void fill_caps(const tutti_comm *comm, tutti_stream_caps *own) {
     const tutti_nccl *nccl;
     own->nccl_version = 0;
     own->nccl_seed = comm->cuda.seed != NULL && comm->cuda.seed->index == comm->cuda.streams->index;
@@ -384,7 +384,7 @@ static void close_engine(tutti_comm *comm) {
 const tutti_stream_engine tutti_engine_nccl = {
     .name = "nccl",
     .when = "every rank has a GPU of its own, and NCCL 2.18 or newer, the same everywhere",
-    .tell = tell,
+    .fill_caps = fill_caps,
     .fits = fits,
     .open = open_engine,
     .enqueue = tutti_nccl_enqueue,

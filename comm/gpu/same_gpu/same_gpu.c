@@ -223,10 +223,10 @@ static tutti_status try_out(tutti_comm *comm, tutti_same_gpu *s) {
 }
 
 static void warn_of_turns(const tutti_comm *comm) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     if (comm->rank != 0 || comm->cuda.streams->own.mps) return;
     tutti_log(
-        atomic_flag_test_and_set(&told) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
+        atomic_flag_test_and_set(&logged) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
         "communicator \"%s\": several processes use one GPU, which runs their kernels in turns; each change costs "
         "0.1 to 0.3 ms. NVIDIA's MPS runs them at the same time: start it by \"nvidia-cuda-mps-control -d\" before "
         "the ranks",
@@ -463,8 +463,8 @@ static bool spares(tutti_comm *comm) {
     return !s->capturing;
 }
 
-const tutti_stream_engine tutti_engine_same_device = {
-    .name = "same_device",
+const tutti_stream_engine tutti_engine_same_gpu = {
+    .name = "same_gpu",
     .when = "all ranks on one GPU, or one MIG instance",
     .fits = fits,
     .open = open_engine,

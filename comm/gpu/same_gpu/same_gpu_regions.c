@@ -79,7 +79,7 @@ static bool is_freed(const tutti_same_gpu *s, const tutti_same_gpu_export *entry
     return place.memory != TUTTI_MEMORY_CUDA || place.serial != entry->exported.serial;
 }
 
-/* The index of a free entry; -1: none. On the way, peers are told of all allocations that were freed. */
+/* The index of a free entry; -1: none. On the way, publishes to peers all allocations that were freed. */
 static int free_entry(tutti_same_gpu *s) {
     int free_index = -1, count = (int)atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
     for (int i = 0; i < count; i++) {

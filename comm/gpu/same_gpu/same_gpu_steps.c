@@ -106,13 +106,13 @@ tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tut
     if (!comm->cuda.streams->own.stream_waits) /* otherwise a host function waits, which can run only once */
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
-                          "\"same_device\"): streams of this GPU cannot wait for memory by themselves",
+                          "\"same_gpu\"): streams of this GPU cannot wait for memory by themselves",
                           comm->name);
     if (!atomic_load(&s->graphs) && try_counter(s, stream) != TUTTI_OK) {
         snprintf(reason, sizeof reason, "%s", tutti_last_error());
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
-                          "\"same_device\"): the driver does not capture waits for memory: %s",
+                          "\"same_gpu\"): the driver does not capture waits for memory: %s",
                           comm->name, reason);
     }
     atomic_store(&s->graphs, true); /* before the check: an abort sees it, or is seen */

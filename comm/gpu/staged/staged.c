@@ -29,7 +29,7 @@
 #include "comm/gpu/stream.h"
 #include "comm/p2p/p2p.h"
 
-/* Larger than any ticket, also for a GPU that compares numbers as signed. */
+/* Larger than the number of any piece, also for a GPU that compares numbers as signed. */
 #define RELEASED (UINT64_MAX >> 1)
 
 #define WORDS_BYTES ((size_t)256) /* two words, each on its own cache lines */
@@ -42,7 +42,7 @@
 typedef struct staged_call {
     uint64_t number; /* 0: none */
     tutti_stream stream;
-    uint64_t end; /* ticket of its last piece */
+    uint64_t end; /* number of its last piece */
 } staged_call;
 
 /* State of one rank in one communicator. */
@@ -54,7 +54,7 @@ typedef struct staged_state {
     _Atomic uint64_t *arrived; /* written in streams: pieces that have arrived in their slots */
     _Atomic uint64_t *done;    /* written by the worker: pieces whose results are ready; pairs with the stream's wait */
     void *arrived_on_device, *done_on_device;
-    uint64_t tickets;           /* pieces enqueued so far; calling thread only, like the fields up to behind */
+    uint64_t enqueued;          /* pieces enqueued so far; calling thread only, like the fields up to behind */
     bool torn;                  /* a call is partly enqueued, with no mark behind it */
     tutti_stream_chain chain;   /* for streams: slots and words serve one call at a time */
     tutti_stream_event *behind; /* mark behind the last call, for the host */
@@ -77,7 +77,7 @@ typedef struct staged_job {
     size_t piece, pieces;
     bool equal;              /* all parts have op.count elements: slices of a piece are as long as the piece */
     tutti_pinned *own_slots; /* memory for a single piece that is larger than a slot; or NULL */
-    uint64_t ticket;         /* ticket of piece 0, minus 1 */
+    uint64_t before;         /* pieces enqueued before this job: piece k has the number before + k + 1 */
     int nins, nouts;
     staged_part *ins, *outs;
     const void **srcs; /* arrays of the running piece, for v-kinds */
@@ -222,7 +222,7 @@ static size_t count_of(const staged_job *job, const staged_part *part, size_t k)
 
 static char *slot_of(const staged_job *job, size_t k) {
     if (job->own_slots != NULL) return job->own_slots->memory;
-    return job->staged->slots + (job->ticket + k) % SLOTS * job->staged->slot_bytes;
+    return job->staged->slots + (job->before + k) % SLOTS * job->staged->slot_bytes;
 }
 
 /* The place of these elements in their slot. */
@@ -333,7 +333,7 @@ static int find(const staged_state *staged, uint64_t number, tutti_stream stream
     return -1;
 }
 
-/* Adds a call, to which the last tickets belong. TUTTI_ERR_ARGUMENT: the stream already waits for this call, for
+/* Adds a call, the one of the pieces enqueued last. TUTTI_ERR_ARGUMENT: the stream already waits for this call, for
  * another rank of this process. */
 static tutti_status note_stream(staged_state *staged, const tutti_stream_call *call) {
     const tutti_comm *comm = staged->comm;
@@ -341,7 +341,7 @@ static tutti_status note_stream(staged_state *staged, const tutti_stream_call *c
     tutti_lock(TUTTI_LOCK_STAGED);
     int other = find(staged, call->number, call->stream);
     staged->calls[call->number % CALLS] =
-        (staged_call){.number = call->number, .stream = call->stream, .end = staged->tickets};
+        (staged_call){.number = call->number, .stream = call->stream, .end = staged->enqueued};
     tutti_unlock(TUTTI_LOCK_STAGED);
     return other < 0 ? TUTTI_OK : tutti_stream_shared(comm, call->op, other, comm->rank);
 }
@@ -355,16 +355,16 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
 
 /* -------------------------------------------------------------------------------------- on the worker thread */
 
-static void store_done(staged_state *staged, uint64_t ticket) {
+static void store_done(staged_state *staged, uint64_t piece) {
     uint64_t before = atomic_load_explicit(staged->done, memory_order_relaxed);
-    while (before < ticket && !atomic_compare_exchange_weak_explicit(staged->done, &before, ticket,
-                                                                     memory_order_release, memory_order_relaxed)) {}
+    while (before < piece && !atomic_compare_exchange_weak_explicit(staged->done, &before, piece, memory_order_release,
+                                                                    memory_order_relaxed)) {}
 }
 
 /* Waits until the piece has arrived from the stream. This takes as long as the earlier work in the stream. */
-static tutti_status await_arrival(tutti_comm *comm, const staged_state *staged, uint64_t ticket) {
+static tutti_status await_arrival(tutti_comm *comm, const staged_state *staged, uint64_t piece) {
     tutti_backoff backoff = {.yields = true};
-    while (atomic_load_explicit(staged->arrived, memory_order_acquire) < ticket) {
+    while (atomic_load_explicit(staged->arrived, memory_order_acquire) < piece) {
         TUTTI_TRY(tutti_comm_check(comm));
         if (tutti_p2p_progress()) backoff.rounds = 0;
         tutti_backoff_pause(&backoff);
@@ -377,14 +377,14 @@ static tutti_status run(tutti_work *work) {
     staged_job *job = work->arrays;
     tutti_status status = TUTTI_OK;
     for (size_t k = 0; k < job->pieces && status == TUTTI_OK; k++) {
-        status = await_arrival(comm, job->staged, job->ticket + k + 1);
+        status = await_arrival(comm, job->staged, job->before + k + 1);
         if (status != TUTTI_OK) {
             status = tutti_comm_give_up_running(comm, status);
         } else {
             tutti_op piece = piece_of(comm, job, k);
             status = tutti_queue_carry_out(comm, &piece);
         }
-        store_done(job->staged, status == TUTTI_OK ? job->ticket + k + 1 : RELEASED);
+        store_done(job->staged, status == TUTTI_OK ? job->before + k + 1 : RELEASED);
     }
     return status;
 }
@@ -411,10 +411,10 @@ static tutti_status enqueue_pieces(const tutti_stream_comm *gpu, const staged_jo
     for (size_t k = 0; k < job->pieces + ahead; k++) {
         if (k < job->pieces) {
             TUTTI_TRY(copy_parts(gpu, job, k, /* to_host */ true, stream));
-            TUTTI_TRY(gpu->device->write_value(stream, staged->arrived_on_device, job->ticket + k + 1));
+            TUTTI_TRY(gpu->device->write_value(stream, staged->arrived_on_device, job->before + k + 1));
         }
         if (k < ahead) continue;
-        TUTTI_TRY(gpu->device->wait_value(stream, staged->done_on_device, job->ticket + k - ahead + 1));
+        TUTTI_TRY(gpu->device->wait_value(stream, staged->done_on_device, job->before + k - ahead + 1));
         TUTTI_TRY(copy_parts(gpu, job, k - ahead, /* to_host */ false, stream));
     }
     return TUTTI_OK;
@@ -476,8 +476,8 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     tutti_work *work;
     TUTTI_TRY(make_job(comm, call->op, staged->slot_bytes, &job));
     job->staged = staged;
-    job->ticket = staged->tickets;
-    staged->tickets += job->pieces;
+    job->before = staged->enqueued;
+    staged->enqueued += job->pieces;
     tutti_status status = note_stream(staged, call);
     if (status == TUTTI_OK) status = lease(gpu, job);
     if (status != TUTTI_OK) {

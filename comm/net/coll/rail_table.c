@@ -269,9 +269,9 @@ static size_t choose_piece_bytes(const tutti_cost *cost) {
 }
 
 static int class_of(size_t bytes) {
-    int class = 0;
-    while (class + 1 < TUTTI_RAIL_CLASSES && bytes >> (class + 1) != 0) class++;
-    return class;
+    int size_class = 0;
+    while (size_class + 1 < TUTTI_RAIL_CLASSES && bytes >> (size_class + 1) != 0) size_class++;
+    return size_class;
 }
 
 static question ask(const tutti_rail_table *table, double bytes) {
@@ -281,9 +281,9 @@ static question ask(const tutti_rail_table *table, double bytes) {
     return q;
 }
 
-/* A size in the middle of a class. */
-static double middle_of(int class) {
-    return 1.5 * (double)(UINT64_C(1) << class);
+/* A size in the middle of a size class. */
+static double middle_of(int size_class) {
+    return 1.5 * (double)(UINT64_C(1) << size_class);
 }
 
 static bool is_forced(const tutti_rail_table *table, const row *candidate) {
@@ -291,9 +291,10 @@ static bool is_forced(const tutti_rail_table *table, const row *candidate) {
 }
 
 /* The best row except `without` (-1: of all rows); -1: there is none. */
-static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, tutti_rail_order order, int without) {
-    question q = ask(table, middle_of(class));
-    bool is_short = (size_t)2 << class <= table->piece_bytes;
+static int best_row(const tutti_rail_table *table, tutti_kind kind, int size_class, tutti_rail_order order,
+                    int without) {
+    question q = ask(table, middle_of(size_class));
+    bool is_short = (size_t)2 << size_class <= table->piece_bytes;
     int best = -1;
     double best_us = 0;
     for (int i = 0; i < (int)TUTTI_COUNT_OF(rows); i++) {
@@ -307,10 +308,10 @@ static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, t
     return best;
 }
 
-static size_t scratch_of_class(const tutti_rail_table *table, tutti_kind kind, int class, size_t bytes) {
+static size_t scratch_of_class(const tutti_rail_table *table, tutti_kind kind, int size_class, size_t bytes) {
     size_t most = 0;
     for (int order = 0; order < TUTTI_RAIL_ORDERS; order++) {
-        const row *chosen = &rows[table->rows[order][kind][class]];
+        const row *chosen = &rows[table->rows[order][kind][size_class]];
         if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) continue;
         most = tutti_max_size(most, chosen->scratch(table->n, bytes, table->piece_bytes));
     }
@@ -328,17 +329,17 @@ void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost
         if (strcmp(rules->forced, rows[i].name) == 0) table.forced = rows[i].name;
     for (int order = 0; order < TUTTI_RAIL_ORDERS; order++)
         for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
-            for (int class = 0; class < TUTTI_RAIL_CLASSES; class++) {
-                int size = kind == TUTTI_KIND_ALL_TO_ALL_V ? TYPICAL_CLASS : class;
+            for (int size_class = 0; size_class < TUTTI_RAIL_CLASSES; size_class++) {
+                int size = kind == TUTTI_KIND_ALL_TO_ALL_V ? TYPICAL_CLASS : size_class;
                 tutti_rail_order least = rules->reorders ? TUTTI_RAIL_ANY_ORDER : (tutti_rail_order)order;
                 int best = best_row(&table, (tutti_kind)kind, size, least, -1);
-                table.rows[order][kind][class] = (uint8_t)(best >= 0 ? best : 0);
+                table.rows[order][kind][size_class] = (uint8_t)(best >= 0 ? best : 0);
             }
     for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
-        for (int class = 1; class < TUTTI_RAIL_CLASSES; class++)
-            table.scratch_below[kind][class] =
-                tutti_max_size(table.scratch_below[kind][class - 1],
-                               scratch_of_class(&table, (tutti_kind)kind, class - 1, ((size_t)1 << class) - 1));
+        for (int size_class = 1; size_class < TUTTI_RAIL_CLASSES; size_class++)
+            table.scratch_below[kind][size_class] = tutti_max_size(
+                table.scratch_below[kind][size_class - 1],
+                scratch_of_class(&table, (tutti_kind)kind, size_class - 1, ((size_t)1 << size_class) - 1));
     *table_out = table;
 }
 
@@ -366,8 +367,8 @@ static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t
 /* The maximum over all rows for up to that size: the scratch for the longest of several calls is enough for the
  * others. */
 static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
-    int class = class_of(bytes);
-    return tutti_max_size(table->scratch_below[kind][class], scratch_of_class(table, kind, class, bytes));
+    int size_class = class_of(bytes);
+    return tutti_max_size(table->scratch_below[kind][size_class], scratch_of_class(table, kind, size_class, bytes));
 }
 
 size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
@@ -396,9 +397,9 @@ double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t
 
 /* ---------------------------------------------------------------------------------------------------- explaining */
 
-static void write_bytes(char *text, size_t capacity, int class) {
+static void write_bytes(char *text, size_t capacity, int size_class) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    snprintf(text, capacity, "%d %s", class == 0 ? 0 : 1 << class % 10, units[class / 10]);
+    snprintf(text, capacity, "%d %s", size_class == 0 ? 0 : 1 << size_class % 10, units[size_class / 10]);
 }
 
 /* Classes [first, end) share a row. */

@@ -2,10 +2,10 @@
  * Collectives over several hosts: entry, barrier, broadcast, and the kinds that reduce. See hierarchical.h. Long
  * vectors and segments go in pieces (hierarchical_pieces.c), so that parts of different pieces overlap.
  *
- *   delegates: one rank per host, the root of a rooted kind for its own host, else the first rank
- *     broadcast       a rail of the delegates, local broadcast
- *     reduce          local reduce, a rail of the delegates
- *     all_reduce      local reduce, a rail of the delegates, local broadcast: short vectors, and hosts with different
+ *   leaders: one rank per host, the root of a rooted kind for its own host, else the first rank
+ *     broadcast       a rail of the leaders, local broadcast
+ *     reduce          local reduce, a rail of the leaders
+ *     all_reduce      local reduce, a rail of the leaders, local broadcast: short vectors, and hosts with different
  *                     numbers of ranks
  *   all_reduce of long vectors, hosts with equal numbers of ranks: slices, one for each rank of a host
  *     1 local reduce_scatter: rank l of each host has its host's sum of slice l
@@ -26,15 +26,15 @@
 #include "comm/base/slice.h"
 #include "comm/queue/queue.h"
 
-/* Up to this many bytes per rank of a host, one delegate handles the whole vector: fewer, larger messages. */
+/* Up to this many bytes per rank of a host, one leader handles the whole vector: fewer, larger messages. */
 #define MOST_DELEGATED_BYTES ((size_t)8 << 10)
 
-static size_t most_delegated_bytes(const tutti_comm *comm) {
+static size_t most_leaders_bytes(const tutti_comm *comm) {
     size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES);
     return (forced > 0 ? forced : MOST_DELEGATED_BYTES) * (size_t)comm->net.hosts->local->nranks;
 }
 
-static bool is_delegate(const tutti_rail *rail) {
+static bool is_leader(const tutti_rail *rail) {
     return rail->ranks[rail->me] == rail->comm->rank;
 }
 
@@ -42,15 +42,15 @@ static bool is_delegate(const tutti_rail *rail) {
 
 /* The first local barrier ends when all ranks of this host have arrived, the last one when those of all hosts have. */
 static tutti_status barrier(tutti_comm *comm, const tutti_op *op) {
-    tutti_rail rail = tutti_hierarchical_delegates(comm, op, 0);
+    tutti_rail rail = tutti_hierarchical_leaders(comm, op, 0);
     tutti_rail_setup setup;
     TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_BARRIER, 0, 0, &setup, NULL));
     TUTTI_TRY(tutti_hierarchical_local(comm, op, (tutti_op){.kind = TUTTI_KIND_BARRIER}));
-    if (is_delegate(&rail)) TUTTI_TRY(tutti_rail_barrier(&rail, &setup));
+    if (is_leader(&rail)) TUTTI_TRY(tutti_rail_barrier(&rail, &setup));
     return tutti_hierarchical_local(comm, op, (tutti_op){.kind = TUTTI_KIND_BARRIER});
 }
 
-/* ------------------------------------------------------------------------------------------- by delegates */
+/* ------------------------------------------------------------------------------------------- by leaders */
 
 /* The reduction within a host. */
 static tutti_reduction within(const tutti_op *op) {
@@ -73,57 +73,57 @@ static tutti_rail_vector vector_between(const tutti_comm *comm, const tutti_op *
                                .divisor = op->reduction == TUTTI_AVG ? comm->nranks : 1};
 }
 
-typedef struct delegated {
+typedef struct by_leaders {
     tutti_rail rail;
     tutti_rail_setup setup;
     size_t piece_count;
     char *dst;  /* the result; NULL: this rank gets none */
-    char *sums; /* two pieces; delegates without a result */
-} delegated;
+    char *sums; /* two pieces; leaders without a result */
+} by_leaders;
 
-static int local_delegate(const delegated *d) {
+static int local_leader(const by_leaders *d) {
     return d->rail.comm->net.hosts->local_of[d->rail.ranks[d->rail.me]];
 }
 
 static size_t count_of(const tutti_pieces *pieces, size_t k) {
-    const delegated *d = pieces->context;
+    const by_leaders *d = pieces->context;
     return tutti_min_size(d->piece_count, pieces->op->count - k * d->piece_count);
 }
 
 static size_t offset_of(const tutti_pieces *pieces, size_t k) {
-    const delegated *d = pieces->context;
+    const by_leaders *d = pieces->context;
     return k * d->piece_count * tutti_type_bytes(pieces->op->type);
 }
 
 /* Where piece k of the data that crosses the network, or of the result, is on this rank; NULL: this rank has
  * neither. */
 static char *place_of(const tutti_pieces *pieces, size_t k) {
-    const delegated *d = pieces->context;
+    const by_leaders *d = pieces->context;
     if (d->dst != NULL) return d->dst + offset_of(pieces, k);
     return d->sums != NULL ? d->sums + (k % 2) * d->piece_count * tutti_type_bytes(pieces->op->type) : NULL;
 }
 
-/* Reduces this host's inputs to the delegate. */
+/* Reduces this host's inputs to the leader. */
 static tutti_status reduce_locally(tutti_pieces *pieces, size_t k) {
     return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_REDUCE,
                                                  .reduction = within(pieces->op),
-                                                 .root = local_delegate(pieces->context),
+                                                 .root = local_leader(pieces->context),
                                                  .src = (const char *)pieces->op->src + offset_of(pieces, k),
                                                  .dst = place_of(pieces, k),
                                                  .count = count_of(pieces, k)});
 }
 
-/* Broadcasts the delegate's data on its host. */
+/* Broadcasts the leader's data on its host. */
 static tutti_status broadcast_locally(tutti_pieces *pieces, size_t k) {
     return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_BROADCAST,
-                                                 .root = local_delegate(pieces->context),
+                                                 .root = local_leader(pieces->context),
                                                  .src = place_of(pieces, k),
                                                  .dst = place_of(pieces, k),
                                                  .count = count_of(pieces, k)});
 }
 
 static tutti_status cross(tutti_pieces *pieces, size_t k) {
-    const delegated *d = pieces->context;
+    const by_leaders *d = pieces->context;
     const tutti_op *op = pieces->op;
     char *place = place_of(pieces, k);
     size_t count = count_of(pieces, k);
@@ -135,25 +135,25 @@ static tutti_status cross(tutti_pieces *pieces, size_t k) {
     return tutti_rail_reduce(&d->rail, &d->setup, root, &vector);
 }
 
-static tutti_status run_delegated(tutti_comm *comm, const tutti_op *op, int root) {
+static tutti_status run_by_leaders(tutti_comm *comm, const tutti_op *op, int root) {
     size_t item_bytes = tutti_type_bytes(op->type), bytes = op->count * item_bytes;
     size_t piece_bytes = tutti_hierarchical_piece_bytes(comm, op->kind, /* nrails */ 1, bytes, bytes);
     size_t npieces = tutti_hierarchical_pieces(bytes, piece_bytes);
-    delegated d = {.rail = tutti_hierarchical_delegates(comm, op, root), .piece_count = piece_bytes / item_bytes};
+    by_leaders d = {.rail = tutti_hierarchical_leaders(comm, op, root), .piece_count = piece_bytes / item_bytes};
     bool reduces = op->kind != TUTTI_KIND_BROADCAST, has_dst = !reduces || tutti_op_has_output(op, comm->rank);
-    bool delegate = is_delegate(&d.rail);
+    bool leader = is_leader(&d.rail);
     char *sums;
     TUTTI_TRY(tutti_hierarchical_setup(comm, op->kind, tutti_min_size(piece_bytes, bytes),
-                                       delegate && !has_dst ? tutti_min_size(npieces, 2) * piece_bytes : 0, &d.setup,
+                                       leader && !has_dst ? tutti_min_size(npieces, 2) * piece_bytes : 0, &d.setup,
                                        &sums));
     if (has_dst) d.dst = op->dst;
-    else if (delegate) d.sums = sums;
+    else if (leader) d.sums = sums;
     tutti_pieces pieces = {.comm = comm,
                            .op = op,
                            .context = &d,
                            .npieces = npieces,
                            .before = reduces ? reduce_locally : NULL,
-                           .across = delegate ? cross : NULL,
+                           .across = leader ? cross : NULL,
                            .after = op->kind != TUTTI_KIND_REDUCE ? broadcast_locally : NULL};
     return tutti_pieces_run(&pieces);
 }
@@ -252,8 +252,8 @@ static tutti_status all_reduce(tutti_comm *comm, const tutti_op *op) {
     const tutti_hosts *hosts = comm->net.hosts;
     size_t bytes = op->count * tutti_type_bytes(op->type);
     if (comm->nranks == hosts->nhosts && op->reduction != TUTTI_PREMUL_SUM) return all_reduce_flat(comm, op);
-    bool slices = hosts->uniform && bytes > most_delegated_bytes(comm);
-    return slices ? all_reduce_sliced(comm, op) : run_delegated(comm, op, 0);
+    bool slices = hosts->uniform && bytes > most_leaders_bytes(comm);
+    return slices ? all_reduce_sliced(comm, op) : run_by_leaders(comm, op, 0);
 }
 
 /* ----------------------------------------------------------------------------------------- reduce_scatter */
@@ -360,7 +360,7 @@ static tutti_status scatter_on_rails(tutti_comm *comm, const tutti_op *op) {
     return tutti_pieces_run(&pieces);
 }
 
-/* One segment: reduced on the delegate of its host, then sent to its rank. */
+/* One segment: reduced on the leader of its host, then sent to its rank. */
 static tutti_status reduce_segment(tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_span segment = tutti_op_input(comm, op, rank);
     tutti_op part = {.kind = TUTTI_KIND_REDUCE,
@@ -375,7 +375,7 @@ static tutti_status reduce_segment(tutti_comm *comm, const tutti_op *op, int ran
                      .signature = op->signature,
                      .sequence = op->sequence,
                      .part_of = op};
-    return run_delegated(comm, &part, rank);
+    return run_by_leaders(comm, &part, rank);
 }
 
 static tutti_status reduce_scatter(tutti_comm *comm, const tutti_op *op) {
@@ -401,12 +401,12 @@ tutti_status tutti_hierarchical_inherit(tutti_comm *comm, const tutti_comm *pare
     return parent->net.hosts->table != NULL ? fill_table(comm, &parent->net.hosts->table->cost) : TUTTI_OK;
 }
 
-/* Measures the costs of the network: the delegates agree on them, and broadcast them on their hosts. */
+/* Measures the costs of the network: the leaders agree on them, and broadcast them on their hosts. */
 static tutti_status prepare(tutti_comm *comm, const tutti_op *op) {
-    tutti_rail rail = tutti_hierarchical_delegates(comm, op, 0);
+    tutti_rail rail = tutti_hierarchical_leaders(comm, op, 0);
     tutti_cost cost = tutti_cost_ordinary;
     char *scratch;
-    if (is_delegate(&rail)) {
+    if (is_leader(&rail)) {
         TUTTI_TRY(tutti_hosts_scratch(comm, TUTTI_COST_SCRATCH_BYTES, &scratch));
         TUTTI_TRY(tutti_cost_agree(&rail, scratch, &cost));
     }
@@ -427,7 +427,7 @@ tutti_status tutti_hierarchical(tutti_comm *comm, const tutti_op *op) {
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return barrier(comm, op);
     case TUTTI_KIND_BROADCAST:
-    case TUTTI_KIND_REDUCE: return run_delegated(comm, op, op->root);
+    case TUTTI_KIND_REDUCE: return run_by_leaders(comm, op, op->root);
     case TUTTI_KIND_ALL_REDUCE: return all_reduce(comm, op);
     case TUTTI_KIND_REDUCE_SCATTER:
     case TUTTI_KIND_REDUCE_SCATTER_V: return reduce_scatter(comm, op);

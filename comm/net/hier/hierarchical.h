@@ -26,8 +26,8 @@ tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op);
 
 /* hierarchical_pieces.c: runs a part of op in shared memory, on this host's communicator. */
 tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutti_op part);
-/* The rail of delegates: `rank` for its own host, the first ranks for the others. */
-tutti_rail tutti_hierarchical_delegates(tutti_comm *comm, const tutti_op *op, int rank);
+/* The rail of leaders: `rank` for its own host, the first ranks for the others. */
+tutti_rail tutti_hierarchical_leaders(tutti_comm *comm, const tutti_op *op, int rank);
 /* This rank's rail; requires hosts with equal numbers of ranks. */
 tutti_rail tutti_hierarchical_rail(tutti_comm *comm, const tutti_op *op);
 /* Memory for a call on a rail, and own_bytes for the caller; both in the heap. */

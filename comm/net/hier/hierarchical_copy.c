@@ -256,9 +256,9 @@ static tutti_status exchange_small(tutti_comm *comm, const tutti_op *op) {
 }
 
 /* ------------------------------------------------------------------- gather and scatter of small blocks
- * Through one rank of each host, its delegate: the root for its own host, else the first rank.
+ * Through one rank of each host, its leader: the root for its own host, else the first rank.
  *
- *   gather    on each host to the delegate, which packs the blocks; on the rail of the delegates to the root, which
+ *   gather    on each host to the leader, which packs the blocks; on the rail of the leaders to the root, which
  *             unpacks them
  *   scatter   the reverse
  *
@@ -272,7 +272,7 @@ typedef struct rooted {
     tutti_rail rail;
     tutti_rail_setup setup;
     size_t block_bytes;
-    char *packed;         /* blocks: on the root all, in the order of the hosts; on other delegates those of the host */
+    char *packed;         /* blocks: on the root all, in the order of the hosts; on other leaders those of the host */
     tutti_rail_block own; /* this host's blocks */
     tutti_rail_block *blocks; /* root: the blocks of all hosts */
 } rooted;
@@ -284,7 +284,7 @@ static bool is_rooted(const tutti_comm *comm, const tutti_op *op) {
     return pays(comm, remote - (hosts->nhosts - 1), op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks);
 }
 
-static bool is_delegate(const rooted *x) {
+static bool is_leader(const rooted *x) {
     return x->rail.ranks[x->rail.me] == x->comm->rank;
 }
 
@@ -294,7 +294,7 @@ static bool is_root(const rooted *x) {
 
 static tutti_status lay_out(rooted *x) {
     tutti_hosts *hosts = x->comm->net.hosts;
-    size_t nblocks = (size_t)(is_root(x) ? x->comm->nranks : is_delegate(x) ? hosts->local->nranks : 0);
+    size_t nblocks = (size_t)(is_root(x) ? x->comm->nranks : is_leader(x) ? hosts->local->nranks : 0);
     size_t bytes = tutti_align_up(nblocks * x->block_bytes, TUTTI_CACHE_LINE);
     TUTTI_TRY(tutti_hierarchical_setup(x->comm, x->op->kind, x->block_bytes,
                                        bytes + (size_t)x->rail.n * sizeof *x->blocks, &x->setup, &x->packed));
@@ -328,14 +328,14 @@ static tutti_status gather(rooted *x, int root) {
                      .dst = x->own.data,
                      .count = x->op->count};
     TUTTI_TRY(tutti_hierarchical_local(x->comm, x->op, part));
-    if (is_delegate(x)) TUTTI_TRY(tutti_rail_gather(&x->rail, &x->setup, root, x->own, x->blocks, /* watch */ NULL));
+    if (is_leader(x)) TUTTI_TRY(tutti_rail_gather(&x->rail, &x->setup, root, x->own, x->blocks, /* watch */ NULL));
     copy_all(x, /* unpacks */ true);
     return TUTTI_OK;
 }
 
 static tutti_status scatter(rooted *x, int root) {
     copy_all(x, /* unpacks */ false);
-    if (is_delegate(x)) TUTTI_TRY(tutti_rail_scatter(&x->rail, &x->setup, root, x->own, x->blocks));
+    if (is_leader(x)) TUTTI_TRY(tutti_rail_scatter(&x->rail, &x->setup, root, x->own, x->blocks));
     tutti_op part = {.kind = TUTTI_KIND_SCATTER,
                      .root = x->comm->net.hosts->local_of[x->rail.ranks[x->rail.me]],
                      .src = x->own.data,
@@ -347,7 +347,7 @@ static tutti_status scatter(rooted *x, int root) {
 static tutti_status run_rooted(tutti_comm *comm, const tutti_op *op) {
     rooted x = {.comm = comm,
                 .op = op,
-                .rail = tutti_hierarchical_delegates(comm, op, op->root),
+                .rail = tutti_hierarchical_leaders(comm, op, op->root),
                 .block_bytes = op->count * tutti_type_bytes(op->type)};
     TUTTI_TRY(lay_out(&x));
     int root = comm->net.hosts->host_of[op->root];

@@ -38,11 +38,11 @@ tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutt
     return tutti_queue_run(comm->net.hosts->local, &part);
 }
 
-tutti_rail tutti_hierarchical_delegates(tutti_comm *comm, const tutti_op *op, int rank) {
+tutti_rail tutti_hierarchical_leaders(tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_hosts *hosts = comm->net.hosts;
-    for (int host = 0; host < hosts->nhosts; host++) hosts->delegates[host] = hosts->all[host].ranks[0];
-    hosts->delegates[hosts->host_of[rank]] = rank;
-    return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->delegates};
+    for (int host = 0; host < hosts->nhosts; host++) hosts->leaders[host] = hosts->all[host].ranks[0];
+    hosts->leaders[hosts->host_of[rank]] = rank;
+    return (tutti_rail){.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->leaders};
 }
 
 tutti_rail tutti_hierarchical_rail(tutti_comm *comm, const tutti_op *op) {

@@ -1,12 +1,12 @@
 /*
- * Which bytes of a stream go over which lane, and how bundles sleep, fail and end. See multi_socket.h.
+ * Which bytes of a stream go over which lane, and how multi-socket pipes sleep, fail and end. See multi_socket.h.
  *
  * A transfer is cut into pieces at block boundaries. Each of its lanes has one piece under way, and gets the next
  * one when that has moved; so a transfer longer than a block uses as many lanes as it has blocks, up to all of
  * them.
  *
- * A bundle cannot work without one of its lanes. But a side that closes the bundle closes its lanes one by one, and
- * bytes that it sent last may be on one lane while another already reports the end. So the bundle fails when the
+ * A multi-socket pipe cannot work without one of its lanes. But a side that closes the pipe closes its lanes one by
+ * one, and bytes that it sent last may be on one lane while another already reports the end. So the pipe fails when the
  * failed lane is the next one to receive on, when nothing is to be received, or when nothing has arrived for a
  * second. Then all lanes are closed, so that the other side, which may wait on any of them, notices.
  *
@@ -41,7 +41,7 @@ typedef struct lanes_way {
     uint64_t at[TUTTI_LANES_MOST]; /* by lane: position of the piece under way; `end` or more: the lane has none left */
 } lanes_way;
 
-typedef struct bundle {
+typedef struct multi_socket {
     tutti_pipe pipe; /* first */
     int nlanes;
     tutti_pipe *lanes[TUTTI_LANES_MOST]; /* NULL: not open yet, or closed after a failure */
@@ -55,17 +55,17 @@ typedef struct bundle {
     int epoll_fd;                    /* for sleeping on several lanes; -1: not needed yet */
     short watched[TUTTI_LANES_MOST]; /* poll events watched by it; 0: none */
     int fds[TUTTI_LANES_MOST];       /* descriptors of the lanes that were ever watched */
-} bundle;
+} multi_socket;
 
 /* The lane of that position of the stream. */
-static inline int lane_at(const bundle *b, uint64_t position) {
+static inline int lane_at(const multi_socket *b, uint64_t position) {
     return (int)(position / TUTTI_MULTI_SOCKET_BLOCK_BYTES % (uint64_t)b->nlanes);
 }
 
 /* ------------------------------------------------------------------------------------------------ pieces */
 
 /* Begins the next transfer of that direction: sets its lanes, and where each of them begins. */
-static void begin(const bundle *b, lanes_way *way, size_t bytes) {
+static void begin(const multi_socket *b, lanes_way *way, size_t bytes) {
     uint64_t block = way->end / TUTTI_MULTI_SOCKET_BLOCK_BYTES;
     way->start = way->end;
     way->end += bytes;
@@ -84,13 +84,13 @@ static size_t piece_bytes(const lanes_way *way, int lane) {
 }
 
 /* Advances the lane to its next piece; false: this transfer has no more for it. */
-static bool next_piece(const bundle *b, lanes_way *way, int lane) {
+static bool next_piece(const multi_socket *b, lanes_way *way, int lane) {
     way->at[lane] =
         (way->at[lane] / TUTTI_MULTI_SOCKET_BLOCK_BYTES + (uint64_t)b->nlanes) * TUTTI_MULTI_SOCKET_BLOCK_BYTES;
     return way->at[lane] < way->end;
 }
 
-static uint32_t busy(const bundle *b, const lanes_way *way) {
+static uint32_t busy(const multi_socket *b, const lanes_way *way) {
     uint32_t lanes = 0;
     for (int k = 0; k < way->count; k++) {
         int lane = (way->first + k) % b->nlanes;
@@ -100,7 +100,7 @@ static uint32_t busy(const bundle *b, const lanes_way *way) {
 }
 
 /* Bytes from the start of the transfer up to its first gap. */
-static size_t front(const bundle *b, const lanes_way *way) {
+static size_t front(const multi_socket *b, const lanes_way *way) {
     uint64_t front = way->end;
     for (uint32_t lanes = busy(b, way); lanes != 0; lanes &= lanes - 1) {
         int lane = ffs((int)lanes) - 1;
@@ -113,7 +113,7 @@ static size_t front(const bundle *b, const lanes_way *way) {
 
 /* Updates the fronts of both transfers. A failed lane reports nothing any more, but bytes already counted have
  * moved. */
-static void count_fronts(bundle *b) {
+static void count_fronts(multi_socket *b) {
     size_t sent = front(b, &b->out), received = front(b, &b->in);
     if (sent > b->pipe.sent) b->pipe.sent = sent;
     if (received > b->pipe.received) b->pipe.received = received;
@@ -123,7 +123,7 @@ static void count_fronts(bundle *b) {
 
 /* With see_off, waits for sent bytes on all lanes, in effect at once; but not again for each lane of a peer that
  * accepts nothing. */
-static void close_lanes(bundle *b, bool see_off) {
+static void close_lanes(multi_socket *b, bool see_off) {
     int64_t start_ns = tutti_now_ns();
     for (int i = 0; i < b->nlanes; i++) {
         tutti_pipe *lane = b->lanes[i];
@@ -138,8 +138,8 @@ static void close_lanes(bundle *b, bool see_off) {
 
 /* ----------------------------------------------------------------------------------------------- failing */
 
-/* May bytes still arrive that were sent before the lane failed? */
-static bool may_still_come(bundle *b, bool receives) {
+/* Returns whether bytes that were sent before the lane failed may still arrive. */
+static bool may_still_come(multi_socket *b, bool receives) {
     const tutti_pipe *pipe = &b->pipe;
     if (tutti_pipe_has_received(pipe)) return receives; /* it ended just now: the caller may want to receive more */
     if (b->lanes[lane_at(b, b->in.start + pipe->received)]->status != TUTTI_OK) return false;
@@ -149,7 +149,7 @@ static bool may_still_come(bundle *b, bool receives) {
     return now_ns - b->quiet_ns < MOST_LATE_NS;
 }
 
-static tutti_status judge(bundle *b, bool receives) {
+static tutti_status judge(multi_socket *b, bool receives) {
     tutti_pipe *lane = b->lanes[b->failed];
     if (may_still_come(b, receives)) return TUTTI_OK;
     if (lane->status == TUTTI_OK) tutti_socket_fail(lane, lane->send_error);
@@ -167,7 +167,7 @@ typedef struct wish {
 
 /* Lists the events that each busy lane waits for. Returns the number of these lanes; -1: one of them cannot be
  * slept on. */
-static int list_wishes(const bundle *b, wish wishes[TUTTI_LANES_MOST], wish *last_out) {
+static int list_wishes(const multi_socket *b, wish wishes[TUTTI_LANES_MOST], wish *last_out) {
     int count = 0;
     uint32_t lanes = busy(b, &b->in) | busy(b, &b->out);
     for (int lane = 0; lane < b->nlanes; lane++) {
@@ -185,7 +185,7 @@ static int list_wishes(const bundle *b, wish wishes[TUTTI_LANES_MOST], wish *las
 }
 
 /* Sets the events watched on a lane. A lane without any is removed: its end would always wake the caller. */
-static bool watch(bundle *b, int lane, wish wanted) {
+static bool watch(multi_socket *b, int lane, wish wanted) {
     struct epoll_event event = {.events = (uint32_t)wanted.events};
     if (wanted.events == b->watched[lane]) return true;
     int change = wanted.events == 0 ? EPOLL_CTL_DEL : b->watched[lane] == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
@@ -195,8 +195,8 @@ static bool watch(bundle *b, int lane, wish wanted) {
     return true;
 }
 
-static int bundle_sleep_on(tutti_pipe *pipe, short *events_out) {
-    bundle *b = (bundle *)pipe;
+static int multi_socket_sleep_on(tutti_pipe *pipe, short *events_out) {
+    multi_socket *b = (multi_socket *)pipe;
     wish wishes[TUTTI_LANES_MOST], last = {.fd = -1};
     *events_out = 0;
     int count = pipe->status == TUTTI_OK ? list_wishes(b, wishes, &last) : -1;
@@ -221,8 +221,8 @@ static bool take_back(lanes_way *way) {
     return true;
 }
 
-static void bundle_cancel(tutti_pipe *pipe) {
-    bundle *b = (bundle *)pipe;
+static void multi_socket_cancel(tutti_pipe *pipe) {
+    multi_socket *b = (multi_socket *)pipe;
     if (pipe == NULL) return;
     bool whole = take_back(&b->out);
     whole = take_back(&b->in) && whole;
@@ -237,8 +237,8 @@ static void bundle_cancel(tutti_pipe *pipe) {
     pipe->to_receive = pipe->received = 0;
 }
 
-static void bundle_close(tutti_pipe *pipe) {
-    bundle *b = (bundle *)pipe;
+static void multi_socket_close(tutti_pipe *pipe) {
+    multi_socket *b = (multi_socket *)pipe;
     if (pipe == NULL) return;
     if (b->epoll_fd >= 0) {
         tutti_fork_forget(b->epoll_fd);
@@ -259,7 +259,7 @@ static counts counts_of(const tutti_pipe *lane) {
 }
 
 /* Counts the bytes that a call to a lane moved, and notes whether the lane has failed. */
-static void account(bundle *b, int lane, counts before) {
+static void account(multi_socket *b, int lane, counts before) {
     const tutti_pipe *pipe = b->lanes[lane];
     uint64_t in = pipe->bytes_in - before.in, out = pipe->bytes_out - before.out;
     b->pipe.bytes_in += in;
@@ -273,7 +273,7 @@ static void account(bundle *b, int lane, counts before) {
 }
 
 /* Sends the lane's piece of the parts; again, if the parts have moved. */
-static void send_piece(bundle *b, int lane) {
+static void send_piece(multi_socket *b, int lane) {
     struct iovec cut[TUTTI_SOCKET_PARTS];
     size_t skip = (size_t)(b->out.at[lane] - b->out.start), left = piece_bytes(&b->out, lane);
     int count = 0;
@@ -289,7 +289,7 @@ static void send_piece(bundle *b, int lane) {
     account(b, lane, before);
 }
 
-static void receive_piece(bundle *b, int lane) {
+static void receive_piece(multi_socket *b, int lane) {
     char *dst = b->dst + (b->in.at[lane] - b->in.start);
     counts before = counts_of(b->lanes[lane]);
     b->lanes[lane]->transport->recv(b->lanes[lane], dst, piece_bytes(&b->in, lane));
@@ -297,7 +297,7 @@ static void receive_piece(bundle *b, int lane) {
 }
 
 /* One call each, so that sends and receives alternate, and lanes do. */
-static void drive(bundle *b, int lane, bool receives, bool sends) {
+static void drive(multi_socket *b, int lane, bool receives, bool sends) {
     tutti_pipe *pipe = b->lanes[lane];
     counts before = counts_of(pipe);
     pipe->transport->progress(pipe);
@@ -307,8 +307,8 @@ static void drive(bundle *b, int lane, bool receives, bool sends) {
     if (sends && tutti_pipe_has_sent(pipe) && next_piece(b, &b->out, lane)) send_piece(b, lane);
 }
 
-static tutti_status bundle_progress(tutti_pipe *pipe) {
-    bundle *b = (bundle *)pipe;
+static tutti_status multi_socket_progress(tutti_pipe *pipe) {
+    multi_socket *b = (multi_socket *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     uint32_t receive = busy(b, &b->in), send = busy(b, &b->out);
     for (uint32_t lanes = receive | send; lanes != 0; lanes &= lanes - 1) {
@@ -319,8 +319,8 @@ static tutti_status bundle_progress(tutti_pipe *pipe) {
     return TUTTI_LIKELY(b->failed < 0) ? TUTTI_OK : judge(b, receive != 0);
 }
 
-static tutti_status bundle_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
-    bundle *b = (bundle *)pipe;
+static tutti_status multi_socket_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
+    multi_socket *b = (multi_socket *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     bool moves = !tutti_pipe_has_sent(pipe);
     b->nparts = nparts;
@@ -339,8 +339,8 @@ static tutti_status bundle_send(tutti_pipe *pipe, const struct iovec *parts, int
     return TUTTI_OK;
 }
 
-static tutti_status bundle_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
-    bundle *b = (bundle *)pipe;
+static tutti_status multi_socket_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
+    multi_socket *b = (multi_socket *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     bool moves = !tutti_pipe_has_received(pipe);
     /* Lanes may have written bytes behind the front, too. */
@@ -363,14 +363,14 @@ static tutti_status bundle_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
 /* ----------------------------------------------------------------------------------------------- opening */
 
 /* Created from connections by tutti_multi_socket_open; never selected by name. */
-static const tutti_transport bundle_transport = {
-    .name = "bundle",
-    .send = bundle_send,
-    .recv = bundle_recv,
-    .progress = bundle_progress,
-    .sleep_on = bundle_sleep_on,
-    .cancel = bundle_cancel,
-    .close = bundle_close,
+static const tutti_transport multi_socket_transport = {
+    .name = "multi_socket",
+    .send = multi_socket_send,
+    .recv = multi_socket_recv,
+    .progress = multi_socket_progress,
+    .sleep_on = multi_socket_sleep_on,
+    .cancel = multi_socket_cancel,
+    .close = multi_socket_close,
 };
 
 uint32_t tutti_multi_socket_lanes(const tutti_transport *transport) {
@@ -378,8 +378,8 @@ uint32_t tutti_multi_socket_lanes(const tutti_transport *transport) {
     return sockets ? (uint32_t)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS) : 1;
 }
 
-static tutti_status open_lane(bundle *b, int lane, const tutti_transport *transport, const tutti_connection *connection,
-                              tutti_deadline *deadline) {
+static tutti_status open_lane(multi_socket *b, int lane, const tutti_transport *transport,
+                              const tutti_connection *connection, tutti_deadline *deadline) {
     tutti_connection own = *connection;
     own.lane = true;
     tutti_status status = transport->open(&own, deadline, &b->lanes[lane]);
@@ -391,11 +391,11 @@ static tutti_status open_lane(bundle *b, int lane, const tutti_transport *transp
 tutti_status tutti_multi_socket_open(const tutti_transport *transport, const tutti_connection *connections, int nlanes,
                                      tutti_deadline *deadline, tutti_pipe **pipe_out) {
     if (nlanes == 1) return transport->open(connections, deadline, pipe_out);
-    bundle *b = NULL;
+    multi_socket *b = NULL;
     int lane = 0;
     tutti_status status = tutti_calloc(1, sizeof *b, &b);
     if (status == TUTTI_OK) {
-        b->pipe = (tutti_pipe){.transport = &bundle_transport, .movable = true};
+        b->pipe = (tutti_pipe){.transport = &multi_socket_transport, .movable = true};
         b->nlanes = nlanes;
         b->failed = b->epoll_fd = -1;
         while (status == TUTTI_OK && lane < nlanes) {
@@ -409,6 +409,6 @@ tutti_status tutti_multi_socket_open(const tutti_transport *transport, const tut
     }
     while (lane < nlanes) close(connections[lane++].socket);
     if (b != NULL) b->pipe.status = status; /* then close waits for nothing */
-    bundle_close(b != NULL ? &b->pipe : NULL);
+    multi_socket_close(b != NULL ? &b->pipe : NULL);
     return status;
 }

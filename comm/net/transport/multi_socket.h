@@ -1,7 +1,7 @@
 /*
- * Bundles: one pipe over several connections, its lanes, for networks where one connection carries less than the
- * network does: clouds limit each flow, bonded links and routers use one of their paths per flow, adapters use one
- * queue per flow. TUTTI_TCP_SOCKETS sets the number of lanes.
+ * Multi-socket pipes: one pipe over several connections, its lanes, for networks where one connection carries less
+ * than the network does: clouds limit each flow, bonded links and routers use one of their paths per flow, adapters
+ * use one queue per flow. TUTTI_TCP_SOCKETS sets the number of lanes.
  *
  *   the stream   | block 0 | block 1 | block 2 | block 3 | block 4 | ...  blocks of TUTTI_MULTI_SOCKET_BLOCK_BYTES
  *   lanes        |    0    |    1    |    2    |    0    |    1    | ...  each a pipe of its own, in order

@@ -39,7 +39,7 @@ bool tutti_socket_is_passing(int error);
 tutti_status tutti_socket_fail(tutti_pipe *pipe, int error);
 /* Nothing can be sent any more. Fails the pipe only if the caller had no receive under way (`receives`, as it was
  * before this call received), since bytes that the other side sent last may still arrive. Never fails a lane: its
- * bundle does. */
+ * multi-socket pipe does. */
 tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives);
 /* Ends the connection. With see_off it first waits for sent bytes to arrive, as long as they move or might move
  * soon. */

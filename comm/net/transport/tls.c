@@ -3,8 +3,8 @@
  *
  * TLS 1.3 between the two sides of a proved connection, without certificates: both derive a pre-shared key from the
  * connection's own key, and a fresh Diffie-Hellman exchange contributes to the session's keys, so that recorded
- * traffic stays secret when the job's secret leaks later. Since the connection's key covers the ticket, no attacker
- * can splice two connections of a job.
+ * traffic stays secret when the job's secret leaks later. Since the connection's key covers the connection id, no
+ * attacker can splice two connections of a job.
  *
  * Bytes are sent in records of 16 KiB. Large parts are encrypted in place; small ones (a header, with what follows)
  * are packed together first, so that a short message is one record and one call.

@@ -20,7 +20,7 @@ typedef struct tutti_tls_session {
 
 typedef struct tutti_tls_module {
     tutti_module_calls head;
-    /* Is OpenSSL usable? TUTTI_ERR_UNSUPPORTED with the reason. */
+    /* TUTTI_ERR_UNSUPPORTED with the reason: OpenSSL cannot be used. */
     tutti_status (*check)(void);
     /* Runs the handshake until the deadline, over a blocking socket, which it does not take over.
      * TUTTI_ERR_REFUSED: the other side does not know the connection's key, or the bytes were changed on the way. */

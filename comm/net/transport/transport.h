@@ -45,7 +45,7 @@ typedef struct tutti_pipe {
     /* send and recv may be called while a transfer is under way, with the same number of bytes: bytes that have not
      * moved yet are read from, or written to, the new buffer, and the former buffer is free when the call returns. */
     bool movable;
-    /* A lane of a bundle (multi_socket.h). The bundle decides what a failed send means: the lane only sets
+    /* A lane of a multi-socket pipe (multi_socket.h). That pipe decides what a failed send means: the lane only sets
      * send_error. */
     bool lane;
     int send_error;      /* of a lane: errno after which it can only receive; 0: none */
@@ -71,7 +71,7 @@ enum {
 struct tutti_transport {
     const char *name;      /* as in TUTTI_TRANSPORT */
     unsigned capabilities; /* TUTTI_TRANSPORT_* */
-    /* Is the transport available in this process? TUTTI_ERR_UNSUPPORTED with the reason. May open a module. */
+    /* TUTTI_ERR_UNSUPPORTED with the reason: this process does not have the transport. May open a module. */
     tutti_status (*check)(void);
     /* Turns a proved connection into a pipe; both sides call it at about the same time. May exchange bytes on the
      * connection until the deadline. Takes over the socket, also on failure. TUTTI_ERR_UNSUPPORTED: this transport

@@ -206,7 +206,7 @@ static tutti_status run(move *m) {
     return tutti_shared_finish(comm, m->op, m->lends && tutti_op_has_input(m->op, comm->rank));
 }
 
-tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op) {
+tutti_status tutti_shared_copy(tutti_comm *comm, const tutti_op *op) {
     move m = {.comm = comm, .op = op};
     TUTTI_TRY(tutti_slots_acquire(comm, op));
     tutti_status status = run(&m);

@@ -36,7 +36,7 @@ static void take_moved(tutti_comm *comm, const tutti_op *op) {
         if (rank != comm->rank) take_segment(comm, op, rank);
 }
 
-tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
+tutti_status tutti_shared_inline(tutti_comm *comm, const tutti_op *op) {
     size_t input_bytes = tutti_op_input_bytes(comm, op);
     if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
         tutti_copy_lines(tutti_post_own(comm, op)->payload + tutti_post_payload_at(input_bytes), op->src, input_bytes);

@@ -124,7 +124,7 @@ static tutti_status run(whole *w) {
     return tutti_shared_finish(comm, w->op, w->lends);
 }
 
-tutti_status tutti_shared_reduce_whole(tutti_comm *comm, const tutti_op *op) {
+tutti_status tutti_shared_one_shot(tutti_comm *comm, const tutti_op *op) {
     whole w = {.comm = comm, .op = op};
     TUTTI_TRY(tutti_slots_acquire(comm, op));
     tutti_status status = run(&w);

@@ -11,16 +11,16 @@
 #include "comm/shm/slots.h"
 
 /* One rank: the local part of every kind. */
-tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_single(tutti_comm *comm, const tutti_op *op);
 /* Tiny inputs travel in the post itself. One meeting. */
-tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_shared_inline(tutti_comm *comm, const tutti_op *op);
 /* Kinds that only move data, any size. */
-tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_shared_copy(tutti_comm *comm, const tutti_op *op);
 /* all_reduce and reduce, any size: each rank with an output reduces the whole vector. For 2 ranks, and for short
  * vectors. */
-tutti_status tutti_shared_reduce_whole(tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_shared_one_shot(tutti_comm *comm, const tutti_op *op);
 /* all_reduce and reduce, any size: each rank reduces a slice. */
-tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_shared_two_shot(tutti_comm *comm, const tutti_op *op);
 /* all_reduce, after a meeting in which all ranks have posted that they lend input and output. */
 tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op);
 /* reduce_scatter and its v-variant, any size. */

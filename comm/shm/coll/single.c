@@ -6,7 +6,7 @@
 
 #include "comm/shm/coll/shared.h"
 
-tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op) {
+tutti_status tutti_single(tutti_comm *comm, const tutti_op *op) {
     tutti_span input = tutti_op_input(comm, op, 0);
     if (tutti_op_reduces(op)) {
         comm->shm.views[0] = input.data;

@@ -169,7 +169,7 @@ static tutti_status run(reduction *x) {
     return pushes ? tutti_shared_reduce_push(x->comm, x->op) : reduce_chunks(x, staged);
 }
 
-tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
+tutti_status tutti_shared_two_shot(tutti_comm *comm, const tutti_op *op) {
     reduction x = {.comm = comm, .op = op, .item_bytes = tutti_type_bytes(op->type)};
     TUTTI_TRY(tutti_slots_acquire(comm, op));
     tutti_status status = run(&x);

@@ -49,15 +49,15 @@ tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status) {
     struct {
         int32_t status;
         char text[1020];
-    } told = {.status = status};
+    } message = {.status = status};
     const int nranks = tutti_comm_size(comm);
     int32_t failed = status != TUTTI_OK ? tutti_comm_rank(comm) : nranks;
-    if (status != TUTTI_OK) snprintf(told.text, sizeof told.text, "%s", tutti_last_error());
+    if (status != TUTTI_OK) snprintf(message.text, sizeof message.text, "%s", tutti_last_error());
     TUTTI_TRY(tutti_all_reduce(comm, &failed, &failed, 1, TUTTI_INT32, TUTTI_MIN, NULL));
     if (failed == nranks) return TUTTI_OK;
-    TUTTI_TRY(tutti_broadcast(comm, &told, sizeof told, TUTTI_UINT8, failed, NULL));
-    told.text[sizeof told.text - 1] = '\0';
-    return tutti_fail((tutti_status)told.status, "%s", told.text);
+    TUTTI_TRY(tutti_broadcast(comm, &message, sizeof message, TUTTI_UINT8, failed, NULL));
+    message.text[sizeof message.text - 1] = '\0';
+    return tutti_fail((tutti_status)message.status, "%s", message.text);
 }
 
 /* ------------------------------------------------------------------------------------------ what a piece needs */

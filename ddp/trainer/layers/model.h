@@ -65,8 +65,8 @@ typedef struct tutti_model {
     /* buffer for gradients of frozen parameters that backward computes anyway, behind a trained layer */
     float *discard;
     bool poisons; /* for tests: buffers that are no longer needed are filled with NaN */
-    int64_t *
-        times; /* the caller's; each pass adds the nanoseconds of each node, forward and backward; NULL: not measured */
+    /* The caller's; each pass adds the nanoseconds of each node, forward and backward. NULL: not measured. */
+    int64_t *times;
 } tutti_model;
 
 /* The destination of parameters' gradients; frozen parameters have none. */

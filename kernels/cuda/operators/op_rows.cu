@@ -309,7 +309,10 @@ tutti_status tutti_gpu_op_embedding_backward(tutti_stream stream, const tutti_ke
     if (args->rows * (int64_t)args->width == 0) return TUTTI_OK;
     const int64_t each = (args->rows + MOST_SHARES - 1) / MOST_SHARES;
     const size_t parts = (args->width + OP_THREADS - 1) / OP_THREADS;
-    if (parts > 65535) return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED, "rows of a table are wider than 2^24");
+    if (parts > 65535) return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
+                                     "the table's rows have %zu elements, and the kernel supports at most %d: split the "
+                                     "table along its rows' elements, or compute in host memory",
+                                     args->width, 65535 * OP_THREADS);
     const dim3 grid((unsigned)((args->rows + each - 1) / each), (unsigned)parts);
     FOR_REALS(enqueue(stream, add_to_table<Real>, grid, OP_THREADS, part, each, args->count, args->width, args->indices,
                       R(dy), RW(dtable)));

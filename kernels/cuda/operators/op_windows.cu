@@ -172,7 +172,7 @@ static __global__ void max_forward(tutti_kernel_window w, size_t count, const Re
     }
 }
 
-/* Is this pixel the window's maximum: the first of equals, the last NaN? */
+/* Returns whether this pixel is the window's maximum: the first of equals, the last NaN. */
 template <typename Real>
 static __device__ inline bool is_largest(const tutti_kernel_window &w, const Real *image, cut rows, cut across,
                                          int64_t at_row, int64_t at_column) {

@@ -28,7 +28,7 @@ static int images_at_once(const tutti_kernel_window *window) {
     return fit > 0 ? (int)fit : 1;
 }
 
-/* Are the columns the image itself? */
+/* Returns whether the columns are the image itself. */
 static bool is_plain(const tutti_window *window) {
     return window->kernel == 1 && window->stride == 1;
 }

@@ -60,7 +60,7 @@ void tutti_max_pool_forward(const tutti_window *window, int batch, const tutti_r
             }
 }
 
-/* Does every pixel lie under exactly one window? Then nothing has to be zeroed or added up. */
+/* Returns whether every pixel lies under exactly one window: then nothing has to be zeroed or added up. */
 static bool is_tiling(const tutti_window *window) {
     return window->kernel == window->stride && window->in_height % window->kernel == 0 &&
            window->in_width % window->kernel == 0;

@@ -46,7 +46,7 @@ static inline bool op_is_integer(tutti_type type) {
     return type <= TUTTI_UINT64;
 }
 
-/* Is it a whole number that int64 holds? */
+/* Returns whether it is a whole number that int64 holds. */
 static inline bool op_is_whole(double number) {
     return floor(number) == number && fabs(number) < 0x1p63;
 }

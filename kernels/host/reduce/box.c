@@ -247,7 +247,7 @@ static tile_copy tile_for(const sheet *s) {
     return dense[unit];
 }
 
-/* Do cache lines begin at the same units in all rows of dst? */
+/* Returns whether cache lines begin at the same units in all rows of dst. */
 static bool has_lines(const sheet *s, const char *dst) {
     return s->dst_a == (ptrdiff_t)s->unit && s->dst_b % LINE == 0 && (uintptr_t)dst % s->unit == 0 &&
            LINE % s->unit == 0;

@@ -214,7 +214,7 @@ static void reduce_at_once(const plan *p, size_t start, size_t count, void *dst)
     p->last_steps[p->args->nsrcs - 1](dst, ins, &scalars, count);
 }
 
-/* Is the result a plain copy of the only source? */
+/* Returns whether the result is a plain copy of the only source. */
 static bool is_copy(const tutti_reduce_args *args) {
     assert(args->nsrcs >= 1 && tutti_reduce_supports(args->type, args->reduction));
     assert(args->reduction != TUTTI_PREMUL_SUM || args->factors);

@@ -50,9 +50,8 @@ private:
     struct End {
         tutti_placement *placement = nullptr;
         std::array<tutti_sbp, TUTTI_MOST_AXES> sbp = {};
-        std::vector<int64_t>
-            /* of the whole tensor; with one more dimension where one dtype is several elements of the engine */
-            extents;
+        /* The shape of the whole tensor; with one more dimension where one dtype is several elements of the engine. */
+        std::vector<int64_t> extents;
         tutti_layout layout = {};
         std::vector<int64_t> local; /* the shard's shape in PyTorch */
         bool here = false;          /* this rank has a shard */

@@ -96,7 +96,7 @@ static tutti_status introduce(tutti_ucx_pipe *u, ucp_address_t *address, size_t 
 
 /* ---------------------------------------------------------------------------------------------- over UCX */
 
-/* What to say where UCX does not reach the other side: UCX knows nothing of ports that are mapped. */
+/* The advice for an error where UCX does not reach the other side: UCX does not support mapped ports. */
 static const char *advice(void) {
     const char *ports = tutti_ucx_common_host->setting_text(TUTTI_SETTING_PORTS);
     const char *address = tutti_ucx_common_host->setting_text(TUTTI_SETTING_ADVERTISE);
@@ -178,7 +178,7 @@ static tutti_status make_endpoint(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     return introduced;
 }
 
-/* Is the request done? If so, it is freed. */
+/* Returns whether the request is done, and then frees it. */
 static bool is_over(ucs_status_ptr_t *request) {
     if (!UCS_PTR_IS_PTR(*request)) return true;
     if (ucp_request_check_status(*request) == UCS_INPROGRESS) return false;
@@ -192,14 +192,14 @@ static bool is_over(ucs_status_ptr_t *request) {
 static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_deadline *deadline) {
     const char ready = READY;
     char answer = 0;
-    for (bool told = false; !told || answer == 0;) {
+    for (bool reported = false; !reported || answer == 0;) {
         unsigned moved = ucp_worker_progress(u->worker);
         if (u->lost != UCS_OK)
             return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: cannot reach the other side: %s; %s",
                                                ucs_status_string(u->lost), advice());
-        if (!told && u->greeted && u->sends_running == 0 && is_over(flush)) {
+        if (!reported && u->greeted && u->sends_running == 0 && is_over(flush)) {
             TUTTI_TRY(write_all(u, &ready, sizeof ready, deadline));
-            told = true;
+            reported = true;
         }
         if (answer == 0) {
             ssize_t got = recv(u->socket, &answer, sizeof answer, MSG_DONTWAIT);

@@ -38,7 +38,7 @@
 
 /* The header of a message. */
 typedef struct tutti_ucx_header {
-    /* The receiver's token, sent over the proved socket; a message without it comes from a stranger. */
+    /* The receiver's token, sent over the proved socket; a message without it comes from another process. */
     uint64_t token;
     uint64_t offset; /* in the stream */
 } tutti_ucx_header;
