@@ -24,6 +24,11 @@ static const char uneven[] =
     "  {\"device_id\": \"5\", \"device_ip\": \"192.168.1.11\", \"rank_id\": \"0\"},\n"
     "  {\"device_id\": \"4\", \"device_ip\": \"192.168.1.10\", \"rank_id\": \"2\"}]}]}\n";
 
+static const char one_server[] =
+    "{\"version\": \"1.0\", \"status\": \"completed\", \"server_list\": [{\"server_id\": \"any\", \"device\": [\n"
+    " {\"device_id\": \"7\", \"rank_id\": \"1\"}, {\"device_id\": \"4\", \"rank_id\": \"2\"},\n"
+    " {\"device_id\": \"6\", \"rank_id\": \"0\"}]}]}";
+
 static void write_file(const char *name, const char *text) {
     FILE *file = fopen(name, "w");
     cr_assert_not_null(file);
@@ -48,10 +53,7 @@ static void enter(void) {
 }
 
 TABLE_TEST(the_ranks_of_one_server_are_started_in_any_folder) {
-    write_file("one.json",
-               "{\"version\": \"1.0\", \"status\": \"completed\", \"server_list\": [{\"server_id\": \"any\", "
-               "\"device\": [{\"device_id\": \"7\", \"rank_id\": \"1\"}, {\"device_id\": \"4\", "
-               "\"rank_id\": \"2\"}, {\"device_id\": \"6\", \"rank_id\": \"0\"}]}]}");
+    write_file("one.json", one_server);
     cr_assert_eq(
         shell_run("$T --rank_table one.json --rank-dirs sub/r sh -c 'echo $RANK of $WORLD_SIZE, $LOCAL_RANK of "
                   "$LOCAL_WORLD_SIZE, $RANK_ID of $RANK_SIZE on $DEVICE_ID; $TUTTI_BUILD/tests/world_probe; "
@@ -62,6 +64,16 @@ TABLE_TEST(the_ranks_of_one_server_are_started_in_any_folder) {
     HAS("2 of 3, 0 of 3, 2 of 3 on 4\n");
     HAS("rank 1 of 3, local 2 of 3, node 0 of 1: met\n");
     HAS_NOT("other table");
+}
+
+TABLE_TEST(the_name_of_the_table_may_be_long) {
+    write_file("one.json", one_server);
+    cr_assert_eq(
+        shell_run("p=$PWD; for i in 1 2 3 4 5 6; do p=$p/$(printf %%0200d $i); done; mkdir -p $p && cp one.json $p &&\n"
+                  "$T --rank-table $p/one.json --log-dir $p/logs sh -c '[ -f \"$RANK_TABLE_FILE\" ] && "
+                  "[ -d ${TORCHELASTIC_ERROR_FILE%%%%/error.json} ] && echo found'"),
+        0, "%s", shell_output);
+    cr_assert_eq(shell_count("found\n"), 3, "%s", shell_output);
 }
 
 /* Runs tuttirun as both servers at the same time; what they print is in shell_output. */

@@ -19,6 +19,7 @@
 #ifndef TUTTI_BOOTSTRAP_LAUNCH_H
 #define TUTTI_BOOTSTRAP_LAUNCH_H
 
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -161,7 +162,7 @@ typedef struct tutti_launch_rank {
     int64_t stopped_ns;
     int exit_code; /* as in a shell: 128 + signal for a death by signal */
     int signal;    /* signal that killed it; 0: none */
-    char error_file[512];
+    char error_file[PATH_MAX];
     tutti_launch_stream out, err;
 } tutti_launch_rank;
 
@@ -177,7 +178,7 @@ typedef struct tutti_launch_job {
     pid_t pid;                       /* pid of tuttirun, also in the keeper */
     char secret[TUTTI_SECRET_BYTES]; /* secret of the job; "": none */
     bool made_secret;                /* this tuttirun created the secret for its ranks */
-    char log_root[400];              /* folder of the log files; "": none */
+    char log_root[PATH_MAX / 2];     /* folder of the log files; "": none */
     sigset_t child_signals;          /* signal mask that ranks start with */
     struct rlimit child_files;       /* limit of open files that ranks start with */
     int signal_fd, keeper_fd;

@@ -77,7 +77,7 @@ static const char *describe_rest(const group *g, char *text, size_t capacity) {
 /* Logs the first failure, and reports it to the other nodes. */
 static void tell_first_failure(const group *g) {
     const tutti_launch_rank *rank = &g->ranks[g->first_failed];
-    char end[96], others[96], file[560] = "", what[600];
+    char end[96], others[96], file[PATH_MAX + 32] = "", what[600];
     describe_end(rank, end, sizeof end);
     if (rank->error_file[0] != '\0' && access(rank->error_file, R_OK) == 0)
         snprintf(file, sizeof file, "; its error is in %s", rank->error_file);

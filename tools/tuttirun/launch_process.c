@@ -39,14 +39,13 @@ static size_t name_bytes(const char *item) {
 /* Sets a variable, which replaces an inherited one of the same name. Fails if an allocation fails, since the rank
  * would lack the variable. */
 TUTTI_PRINTF(2, 3) static tutti_status set_variable(variables *list, const char *format, ...) {
-    char text[1024];
+    char *text;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    char *copy;
-    TUTTI_TRY(tutti_strdup(text, &copy));
-    list->items[list->nown++] = copy;
+    if (length < 0) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the environment of a rank");
+    list->items[list->nown++] = text;
     return TUTTI_OK;
 }
 
@@ -140,7 +139,10 @@ tutti_status tutti_launch_log_root(tutti_launch_job *job) {
     const char *folder = options->log_dir != NULL ? options->log_dir : options->logdir;
     job->log_root[0] = '\0';
     if (has_old_names(options)) {
-        snprintf(job->log_root, sizeof job->log_root, "%s", options->logdir);
+        if (strlen(options->logdir) >= sizeof job->log_root)
+            return tutti_fail(TUTTI_ERR_CONFIG, "--logdir has %zu characters; at most %zu are supported",
+                              strlen(options->logdir), sizeof job->log_root - 1);
+        strcpy(job->log_root, options->logdir);
         return make_folder(job->log_root);
     }
     if (options->log_dir == NULL && !wants_files(options)) return TUTTI_OK;
@@ -287,7 +289,7 @@ tutti_status tutti_launch_rank_start(const tutti_launch_job *job, int attempt, i
     if (job->log_root[0] != '\0' || job->options->rank_dirs != NULL)
         TUTTI_TRY(log_folder(job, attempt, local_rank, folder, sizeof folder));
     if (job->log_root[0] != '\0') {
-        snprintf(rank.error_file, sizeof rank.error_file, "%.490s/error.json", folder);
+        snprintf(rank.error_file, sizeof rank.error_file, "%.4080s/error.json", folder);
     }
     TUTTI_TRY_GOTO(status, open_route(job, local_rank, TUTTI_LAUNCH_OUT, folder, &out), done);
     TUTTI_TRY_GOTO(status, open_route(job, local_rank, TUTTI_LAUNCH_ERR, folder, &err), done);

@@ -20,7 +20,7 @@
 #include "bootstrap/launcher/slurm.h"
 #include "tools/tuttirun/launch.h"
 
-enum { HOST_BYTES = 256, SERVER_BYTES = sizeof((tutti_rank_entry *)0)->server, MOST_PATH = 1000, MOST_SHOWN = 8 };
+enum { HOST_BYTES = 256, SERVER_BYTES = sizeof((tutti_rank_entry *)0)->server, MOST_SHOWN = 8 };
 enum { MOST_DEVICES = 16 }; /* of one server */
 
 /* ---------------------------------------------------------------------------------------------- reading */
@@ -134,9 +134,9 @@ tutti_status tutti_launch_read_table(tutti_launch_options *options) {
     tutti_status status = take_table(&table, options);
     tutti_rank_table_free(&table);
     if (status != TUTTI_OK) return tutti_fail_context(status, "rank table %s", options->rank_table);
-    if (realpath(options->rank_table, path) == NULL || strlen(path) > MOST_PATH) /* ranks may run in other folders */
-        return tutti_fail(TUTTI_ERR_CONFIG, "rank table %s: its path is longer than %d characters, or has changed",
-                          options->rank_table, MOST_PATH);
+    if (realpath(options->rank_table, path) == NULL) /* ranks may run in other folders */
+        return tutti_fail(TUTTI_ERR_CONFIG, "rank table %s: its absolute path is unknown: %s", options->rank_table,
+                          strerror(errno));
     options->rank_table = path;
     return TUTTI_OK;
 }
