@@ -26,7 +26,7 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
                                       .ask = tutti_rdma_memory_ask,
                                       .forget_memory = tutti_rdma_memory_forget,
                                       .describe = tutti_rdma_devices_describe};
-    tutti_pipe_calls(&calls);
+    tutti_rdma_pipe_calls(&calls);
     if (caller->version == TUTTI_MODULE_VERSION && tutti_rdma_host == NULL) pthread_atfork(NULL, NULL, forked);
     if (caller->version == TUTTI_MODULE_VERSION)
         tutti_rdma_host = caller; /* else the caller detects the difference, and makes no call */

@@ -248,7 +248,7 @@ static tutti_status open_pipe(int socket, tutti_deadline *deadline, tutti_rdma_p
     return TUTTI_OK;
 }
 
-void tutti_pipe_calls(tutti_rdma_module *calls) {
+void tutti_rdma_pipe_calls(tutti_rdma_module *calls) {
     calls->open = open_pipe;
     calls->send = send_parts;
     calls->recv = receive;

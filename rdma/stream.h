@@ -194,6 +194,6 @@ int tutti_rdma_sleep_on(tutti_rdma_pipe *pipe);
 /* ----------------------------------------------------------------------------------------------- pipe.c */
 
 /* Fills in the calls of a pipe. */
-void tutti_pipe_calls(tutti_rdma_module *calls);
+void tutti_rdma_pipe_calls(tutti_rdma_module *calls);
 
 #endif

@@ -216,8 +216,8 @@ static tutti_status append_runs(const tutti_transfer *transfer, int src_index, i
     return append_row(&row, transfer->element_bytes, blocks);
 }
 
-tutti_status tutti_transfer_piece(const tutti_transfer *transfer, int src_index, int dst_index, tutti_piece_use use,
-                                  int64_t at, tutti_blocks *blocks) {
+tutti_status tutti_shards_list_pieces(const tutti_transfer *transfer, int src_index, int dst_index, tutti_piece_use use,
+                                      int64_t at, tutti_blocks *blocks) {
     tutti_region from, to;
     if (!is_same_shape(transfer)) return append_runs(transfer, src_index, dst_index, use, at, blocks);
     tutti_tiling_region(transfer->src, src_index, &from);
@@ -245,7 +245,7 @@ static bool overlap(const tutti_transfer *transfer, int src_index, int dst_index
     return false;
 }
 
-bool tutti_transfer_gives(const tutti_transfer *transfer, int src_index, int dst_index) {
+bool tutti_shards_give(const tutti_transfer *transfer, int src_index, int dst_index) {
     int parts[TUTTI_MOST_DIMS];
     if (transfer->wants != NULL && !transfer->wants[dst_index]) return false;
     tutti_tiling_parts(transfer->src, src_index, parts);

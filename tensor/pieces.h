@@ -42,14 +42,14 @@ typedef struct tutti_transfer {
 
 /* True when the src_index-th rank of the source sends anything to the dst_index-th rank of the target, which may be
  * the same rank. */
-bool tutti_transfer_gives(const tutti_transfer *transfer, int src_index, int dst_index);
+bool tutti_shards_give(const tutti_transfer *transfer, int src_index, int dst_index);
 
 /* Appends to `blocks` the copies of the elements that the two ranks have in common: from one shard to the other
  * (PIECE_LOCAL), into a message (PIECE_PACK), or out of it (PIECE_UNPACK). In a message the elements are
  * contiguous, by their numbers, from element `at` on. */
 typedef enum tutti_piece_use { TUTTI_PIECE_LOCAL, TUTTI_PIECE_PACK, TUTTI_PIECE_UNPACK } tutti_piece_use;
-tutti_status tutti_transfer_piece(const tutti_transfer *transfer, int src_index, int dst_index, tutti_piece_use use,
-                                  int64_t at, tutti_blocks *blocks);
+tutti_status tutti_shards_list_pieces(const tutti_transfer *transfer, int src_index, int dst_index, tutti_piece_use use,
+                                      int64_t at, tutti_blocks *blocks);
 
 void tutti_blocks_free(tutti_blocks *blocks);
 /* True when the blocks are one contiguous copy, or nothing. */

@@ -24,7 +24,7 @@ tutti_status tutti_strdup(const char *text, char **copy_out) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_random_bytes(void *memory, size_t bytes) {
+tutti_status tutti_getrandom(void *memory, size_t bytes) {
     uint8_t *next = memory;
     while (bytes > 0) {
         ssize_t got = getrandom(next, bytes, 0);

@@ -44,6 +44,6 @@ tutti_status tutti_calloc(size_t count, size_t item_bytes, void *memory_out);
 tutti_status tutti_strdup(const char *text, char **copy_out);
 
 /* Fills memory with random bytes from the kernel, suitable for secrets. */
-tutti_status tutti_random_bytes(void *memory, size_t bytes);
+tutti_status tutti_getrandom(void *memory, size_t bytes);
 
 #endif

@@ -156,7 +156,7 @@ static tutti_status prove(tutti_store_client *client, tutti_deadline *deadline) 
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "the store there belongs to a job with a secret, and none is set here; set TUTTI_SECRET or "
                           "TUTTI_SECRET_FILE as on the job's other ranks and nodes");
-    TUTTI_TRY(tutti_random_bytes(challenge.data, sizeof challenge.data));
+    TUTTI_TRY(tutti_getrandom(challenge.data, sizeof challenge.data));
     TUTTI_TRY(send_all(client, &challenge, sizeof challenge, deadline));
     TUTTI_TRY(receive_all(client, &answer, sizeof answer, deadline));
     tutti_store_prove(&secret, TUTTI_STORE_SERVER, challenge.data, answer.nonce, expected);
@@ -279,7 +279,7 @@ static tutti_status try_connect(tutti_store_client *client, tutti_deadline *tota
 /* Returns half to one and a half of the pause, so that a thousand ranks do not reconnect all at once. */
 static int64_t jittered(int64_t ms) {
     uint16_t random = 0;
-    if (tutti_random_bytes(&random, sizeof random) != TUTTI_OK) random = 32768;
+    if (tutti_getrandom(&random, sizeof random) != TUTTI_OK) random = 32768;
     return ms / 2 + ms * random / 65536;
 }
 

@@ -18,7 +18,7 @@ tutti_status tutti_store_crowd_open(tutti_store_crowd *crowd) {
     int most = 1 << 20;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < (rlim_t)most) most = (int)limit.rlim_cur;
     crowd->limit = most;
-    return tutti_random_bytes(&crowd->seed, sizeof crowd->seed);
+    return tutti_getrandom(&crowd->seed, sizeof crowd->seed);
 }
 
 /* ------------------------------------------------------------------------------------------- addresses */

@@ -345,7 +345,7 @@ static tutti_status run_challenge(tutti_store_hub *hub, tutti_store_connection *
     if (!hub->secret.is_set) return tutti_fail(TUTTI_ERR_DATA, "this store has no secret to prove");
     if (client.bytes != TUTTI_STORE_NONCE_BYTES || from->challenged)
         return tutti_fail(TUTTI_ERR_DATA, "a challenge of %zu bytes, or a second challenge", client.bytes);
-    TUTTI_TRY(tutti_random_bytes(answer, TUTTI_STORE_NONCE_BYTES));
+    TUTTI_TRY(tutti_getrandom(answer, TUTTI_STORE_NONCE_BYTES));
     tutti_store_prove(&hub->secret, TUTTI_STORE_SERVER, client.data, answer, answer + TUTTI_STORE_NONCE_BYTES);
     tutti_store_prove(&hub->secret, TUTTI_STORE_CLIENT, client.data, answer, from->expected);
     from->challenged = true;

@@ -48,7 +48,7 @@ tutti_status tutti_store_table_create(tutti_store_table **table_out) {
     tutti_store_table *table = NULL;
     tutti_status status;
     TUTTI_TRY(tutti_calloc(1, sizeof *table, &table));
-    TUTTI_TRY_GOTO(status, tutti_random_bytes(table->hash_key, sizeof table->hash_key), fail);
+    TUTTI_TRY_GOTO(status, tutti_getrandom(table->hash_key, sizeof table->hash_key), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc(FIRST_BUCKETS, sizeof(tutti_store_entry *), &table->buckets), fail);
     table->nbuckets = FIRST_BUCKETS;
     *table_out = table;

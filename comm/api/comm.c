@@ -163,7 +163,7 @@ static tutti_status meet_alone(tutti_comm *comm) {
     uint64_t id;
     tutti_peer *self;
     tutti_core_mask cores;
-    TUTTI_TRY(tutti_random_bytes(&id, sizeof id));
+    TUTTI_TRY(tutti_getrandom(&id, sizeof id));
     TUTTI_TRY(tutti_peer_self(&self));
     tutti_comm_identify(comm, id | 1);
     tutti_peer_retain(self);
@@ -178,7 +178,7 @@ static tutti_status create(int rank, int nranks, const tutti_store *store, const
                            const tutti_comm_options *options, const char *name, tutti_comm **comm_out) {
     tutti_comm *comm = NULL;
     TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
-    tutti_status status = nranks > 1 ? tutti_meet_in_store(comm, store, prefix, tutti_create_end) : meet_alone(comm);
+    tutti_status status = nranks > 1 ? tutti_init_from_store(comm, store, prefix, tutti_create_end) : meet_alone(comm);
     if (status != TUTTI_OK) {
         char text[TUTTI_ERROR_TEXT_BYTES];
         snprintf(text, sizeof text, "%s", tutti_last_error());

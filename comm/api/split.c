@@ -259,7 +259,7 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
                                split_entry *entries) {
     entries[comm->rank].page = (uint64_t)(uintptr_t)comm->page;
     if (comm->rank == 0) {
-        TUTTI_TRY(tutti_random_bytes(&entries[0].id, sizeof entries[0].id));
+        TUTTI_TRY(tutti_getrandom(&entries[0].id, sizeof entries[0].id));
         entries[0].id |= 1;
         tutti_comm_identify(comm, entries[0].id);
     }

@@ -11,7 +11,7 @@
 #define SPINS             12 /* rounds, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 
-TUTTI_THREAD_LOCAL bool tutti_thread_yields;
+TUTTI_THREAD_LOCAL bool tutti_backoff_yields;
 
 void tutti_backoff_pause(tutti_backoff *backoff) {
     unsigned round = backoff->rounds++;

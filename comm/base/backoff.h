@@ -14,6 +14,6 @@ typedef struct tutti_backoff {
 void tutti_backoff_pause(tutti_backoff *backoff);
 
 /* Set in a thread that shares its core with a thread that computes (workers): its waits do not spin. */
-extern TUTTI_THREAD_LOCAL bool tutti_thread_yields;
+extern TUTTI_THREAD_LOCAL bool tutti_backoff_yields;
 
 #endif

@@ -164,7 +164,7 @@ typedef struct tutti_page {
 /* Progress values of `step`. */
 #define TUTTI_STEP_BITS 24
 #define TUTTI_STEP_DONE ((UINT64_C(1) << TUTTI_STEP_BITS) - 1)
-static inline uint64_t tutti_step_at(uint64_t sequence, uint64_t progress) {
+static inline uint64_t tutti_progress_at(uint64_t sequence, uint64_t progress) {
     return (sequence << TUTTI_STEP_BITS) + progress;
 }
 

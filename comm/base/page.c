@@ -34,11 +34,11 @@ bool tutti_page_order(tutti_page *page) {
     return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 || tutti_membarrier();
 }
 
-void tutti_flag_wake(_Atomic uint64_t *flag) {
+void tutti_page_wake_flag(_Atomic uint64_t *flag) {
     syscall(SYS_futex, tutti_flag_word(flag), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 void tutti_page_wake(tutti_page *page) {
-    for (int i = 0; i < TUTTI_POSTS; i++) tutti_flag_wake(&page->posts[i].sequence);
-    tutti_flag_wake(&page->step);
+    for (int i = 0; i < TUTTI_POSTS; i++) tutti_page_wake_flag(&page->posts[i].sequence);
+    tutti_page_wake_flag(&page->step);
 }

@@ -35,6 +35,6 @@ static inline uint32_t *tutti_flag_word(_Atomic uint64_t *flag) {
 #endif
 }
 /* Wakes all threads that sleep on the flag. */
-void tutti_flag_wake(_Atomic uint64_t *flag);
+void tutti_page_wake_flag(_Atomic uint64_t *flag);
 
 #endif

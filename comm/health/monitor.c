@@ -42,7 +42,7 @@ tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *wh
 /* True if `rank` has done everything that op needs from it. */
 static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
-    return step >= tutti_step_at(op->sequence, TUTTI_STEP_DONE);
+    return step >= tutti_progress_at(op->sequence, TUTTI_STEP_DONE);
 }
 
 static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
@@ -110,7 +110,7 @@ static void describe_missing(const tutti_comm *comm, const tutti_op *op, int ran
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
     if (call.sequence != 0) {
         double ago_s = (double)(tutti_now_ns() - atomic_load_explicit(&post->begun_ns, memory_order_relaxed)) / 1e9;
-        bool over = step >= tutti_step_at(call.sequence, TUTTI_STEP_DONE);
+        bool over = step >= tutti_progress_at(call.sequence, TUTTI_STEP_DONE);
         tutti_call_describe(&call, name, sizeof name);
         snprintf(last, sizeof last, "%s %s, begun %.1f s ago",
                  call.sequence == op->sequence ? "it is inside"

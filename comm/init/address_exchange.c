@@ -36,7 +36,8 @@ static bool is_like(const tutti_listener_info *listener, const tutti_listener_in
            memcmp(listener->addresses, before->addresses, listener->naddresses * sizeof listener->addresses[0]) == 0;
 }
 
-size_t tutti_listener_pack(const tutti_listener_info *listener, const tutti_listener_info *before, uint8_t *bytes_out) {
+size_t tutti_address_exchange_pack(const tutti_listener_info *listener, const tutti_listener_info *before,
+                                   uint8_t *bytes_out) {
     size_t used = 0;
     uint8_t kind = is_like(listener, before) ? LISTENER_LIKE_BEFORE : LISTENER_NEW;
     bytes_out[used++] = kind;
@@ -59,8 +60,8 @@ static bool take(const uint8_t *bytes, size_t available, size_t *used, void *dat
     return true;
 }
 
-size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
-                             tutti_listener_info *listener_out) {
+size_t tutti_address_exchange_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
+                                     tutti_listener_info *listener_out) {
     size_t used = 0;
     uint8_t kind = 0, naddresses = 0, why_bytes = 0;
     tutti_listener_info listener = {.port = 0};
@@ -105,7 +106,7 @@ static tutti_status lay_out(passing *p) {
     int nhosts = p->table->nhosts, nranks = p->table->nranks;
     TUTTI_TRY(tutti_calloc((size_t)nranks, sizeof *p->ranks, &p->ranks));
     TUTTI_TRY(tutti_calloc((size_t)nhosts + 1, sizeof *p->first_of, &p->first_of));
-    p->capacity = sizeof(addresses_head) + (size_t)nranks * TUTTI_LISTENER_PACKED_BYTES;
+    p->capacity = sizeof(addresses_head) + (size_t)nranks * TUTTI_ADDRESS_EXCHANGE_PACKED_BYTES;
     TUTTI_TRY(tutti_calloc(1, p->capacity, &p->value));
     const tutti_peer_table_rank *ranks = tutti_peer_table_ranks(p->table);
     for (int rank = 0; rank < nranks; rank++) p->first_of[ranks[rank].host + 1]++;
@@ -131,7 +132,7 @@ static void pack_hosts(passing *p, const tutti_listener_info *listeners, int fir
     p->used = put(p->value, 0, &head, sizeof head);
     for (int i = p->first_of[first]; i < p->first_of[first + nhosts]; i++) {
         const tutti_listener_info *before = i > p->first_of[first] ? &listeners[p->ranks[i - 1]] : NULL;
-        p->used += tutti_listener_pack(&listeners[p->ranks[i]], before, p->value + p->used);
+        p->used += tutti_address_exchange_pack(&listeners[p->ranks[i]], before, p->value + p->used);
     }
 }
 
@@ -146,8 +147,8 @@ static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int 
     tutti_listener_info before;
     for (int i = p->first_of[first]; i < p->first_of[first + nhosts]; i++) {
         tutti_listener_info listener;
-        size_t took =
-            tutti_listener_unpack(p->value + used, bytes - used, i > p->first_of[first] ? &before : NULL, &listener);
+        size_t took = tutti_address_exchange_unpack(p->value + used, bytes - used,
+                                                    i > p->first_of[first] ? &before : NULL, &listener);
         if (took == 0) return fail_addresses(tutti_peer_table_ranks(p->table)[p->ranks[i]].host);
         used += took;
         before = listener;

@@ -20,11 +20,12 @@ tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix
                                     int host, tutti_deadline *deadline, tutti_listener_info *listeners);
 
 /* Largest size of a packed listener. */
-#define TUTTI_LISTENER_PACKED_BYTES (sizeof(tutti_listener_info) + 2)
+#define TUTTI_ADDRESS_EXCHANGE_PACKED_BYTES (sizeof(tutti_listener_info) + 2)
 /* Packs a listener after `before` (NULL: it is the first). Returns the number of bytes written. */
-size_t tutti_listener_pack(const tutti_listener_info *listener, const tutti_listener_info *before, uint8_t *bytes_out);
+size_t tutti_address_exchange_pack(const tutti_listener_info *listener, const tutti_listener_info *before,
+                                   uint8_t *bytes_out);
 /* Unpacks a listener. Returns the number of bytes read, or 0 if they are malformed. */
-size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
-                             tutti_listener_info *listener_out);
+size_t tutti_address_exchange_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
+                                     tutti_listener_info *listener_out);
 
 #endif

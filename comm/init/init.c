@@ -269,8 +269,8 @@ static tutti_status meet(meeting *m) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix,
-                                 tutti_status (*end)(tutti_comm *comm)) {
+tutti_status tutti_init_from_store(tutti_comm *comm, const tutti_store *store, const char *prefix,
+                                   tutti_status (*end)(tutti_comm *comm)) {
     meeting m = {.comm = comm, .local = comm, .store = store, .prefix = prefix, .end = end};
     m.deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
     m.bootstrap = (tutti_local_bootstrap){.place = &m.place,

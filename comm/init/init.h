@@ -8,7 +8,7 @@
 
 /* Fills comm from what the ranks publish in the store: which ranks exist and on which host; their memory, or the
  * addresses at which they can be reached. Then `end` opens the communicator and meets the other ranks. */
-tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix,
-                                 tutti_status (*end)(tutti_comm *comm));
+tutti_status tutti_init_from_store(tutti_comm *comm, const tutti_store *store, const char *prefix,
+                                   tutti_status (*end)(tutti_comm *comm));
 
 #endif

@@ -136,7 +136,7 @@ static tutti_status prove(tutti_local_bootstrap *c) {
     tutti_local_hello h = {.rank = c->rank};
     tutti_local_proof p;
     uint8_t expected[TUTTI_SHA256_BYTES];
-    TUTTI_TRY(tutti_random_bytes(h.nonce, sizeof h.nonce));
+    TUTTI_TRY(tutti_getrandom(h.nonce, sizeof h.nonce));
     TUTTI_TRY(tutti_local_wire_send(c->connection, &h, sizeof h, NULL, 0, c->deadline));
     await_leader(c);
     TUTTI_TRY(
@@ -175,7 +175,7 @@ static tutti_status open_member(tutti_local_bootstrap *c) {
 
 tutti_status tutti_local_bootstrap_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out) {
     uint8_t random[16];
-    TUTTI_TRY(tutti_random_bytes(random, sizeof random));
+    TUTTI_TRY(tutti_getrandom(random, sizeof random));
     int used = snprintf(name_out, TUTTI_SOCKET_NAME_BYTES, "tutti-");
     for (size_t i = 0; i < sizeof random; i++)
         used += snprintf(name_out + used, TUTTI_SOCKET_NAME_BYTES - (size_t)used, "%02x", random[i]);

@@ -178,7 +178,7 @@ static tutti_status answer_hello(const directory *l, visitor *v) {
                           v->local_rank == 0                         ? "this process's own rank"
                           : v->local_rank == tutti_local_nmembers(c) ? "not a rank of this host"
                                                                      : "connected already");
-    TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
+    TUTTI_TRY(tutti_getrandom(p.nonce, sizeof p.nonce));
     memcpy(v->nonce, p.nonce, sizeof v->nonce);
     tutti_local_mac(c, '0', &v->hello, p.nonce, p.mac);
     TUTTI_TRY(tutti_local_wire_send(v->fd, &p, sizeof p, NULL, 0, c->deadline));

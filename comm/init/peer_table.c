@@ -389,9 +389,9 @@ static void host_key(const tutti_kv_tree *tree, const char *id, char text[TUTTI_
 static tutti_status publish(const gathering *g, const tutti_peer_table *table) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     verdict v = {.magic = MAGIC, .nhosts = table->nhosts};
-    TUTTI_TRY(tutti_random_bytes(&v.comm_id, sizeof v.comm_id));
+    TUTTI_TRY(tutti_getrandom(&v.comm_id, sizeof v.comm_id));
     v.comm_id |= 1; /* 0 means no communicator */
-    TUTTI_TRY(tutti_random_bytes(v.nonce, sizeof v.nonce));
+    TUTTI_TRY(tutti_getrandom(v.nonce, sizeof v.nonce));
     if (table->nhosts > 1)
         TUTTI_TRY(tutti_kv_tree_set(&g->tree, tutti_kv_tree_key(&g->tree, "ranks", -1, key), table,
                                     tutti_peer_table_bytes(table)));

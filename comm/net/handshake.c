@@ -72,7 +72,7 @@ tutti_status tutti_listener_make_hello(const tutti_conn_id *conn_id, const tutti
     memset(&hello, 0, sizeof hello);
     hello.magic = TUTTI_LISTENER_MAGIC;
     hello.conn_id = *conn_id;
-    TUTTI_TRY(tutti_random_bytes(hello.nonce, sizeof hello.nonce));
+    TUTTI_TRY(tutti_getrandom(hello.nonce, sizeof hello.nonce));
     for (int i = 0; i < nkeys && i < TUTTI_LISTENER_HINTS; i++) hint_at(&keys[i], &hello, hello.hints[i]);
     *hello_out = hello;
     return TUTTI_OK;
@@ -112,7 +112,7 @@ tutti_status tutti_listener_answer(const tutti_listener_hello *hello, const uint
     else if (memcmp(hello->conn_id.to, self, sizeof hello->conn_id.to) != 0) reply.verdict = TUTTI_LISTENER_ELSEWHERE;
     else if (memcmp(&hello->called, here, sizeof *here) != 0) reply.verdict = TUTTI_LISTENER_REDIRECTED;
     else if ((key = find_key(hello, keys, nkeys, &reply.hint)) < 0) reply.verdict = TUTTI_LISTENER_UNKNOWN;
-    else status = tutti_random_bytes(reply.nonce, sizeof reply.nonce);
+    else status = tutti_getrandom(reply.nonce, sizeof reply.nonce);
     if (status == TUTTI_OK && reply.verdict == TUTTI_LISTENER_ACCEPTED) {
         prove(&keys[key], 'd', hello, reply.nonce, reply.mac);
         prove(&keys[key], 'c', hello, reply.nonce, expected_out->mac);

@@ -305,7 +305,7 @@ static void serve_p2p(tutti_comm *comm) {
 static void *work_thread(void *argument) {
     tutti_comm *comm = argument;
     struct tutti_work_queue *queue = comm->queue;
-    tutti_thread_yields = true; /* other threads of the process compute meanwhile */
+    tutti_backoff_yields = true; /* other threads of the process compute meanwhile */
     tutti_lock_in(TUTTI_LOCK_QUEUE, &queue->lock);
     while (wait_for_work(queue)) {
         bool serves = queue->serves_p2p;

@@ -43,7 +43,7 @@ static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
     } else {
         atomic_exchange_explicit(flag, value, memory_order_seq_cst);
     }
-    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) tutti_flag_wake(flag);
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) tutti_page_wake_flag(flag);
 }
 
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
@@ -66,8 +66,8 @@ void tutti_post_spoil(tutti_comm *comm, const tutti_op *op) {
     if (posted) atomic_store_explicit(&post->signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
 }
 
-void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
-    publish(comm->page, &comm->page->step, tutti_step_at(op->sequence, progress));
+void tutti_progress_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
+    publish(comm->page, &comm->page->step, tutti_progress_at(op->sequence, progress));
 }
 
 /* ---------------------------------------------------------------------------------------------- waiting */
@@ -77,8 +77,8 @@ void tutti_wait_state_begin(tutti_comm *comm, const tutti_op *op) {
     p->op = op;
     p->started = false;
     p->reported = false;
-    p->yields = tutti_thread_yields || !comm->spins;
-    p->crowded = !tutti_thread_yields && !comm->spins;
+    p->yields = tutti_backoff_yields || !comm->spins;
+    p->crowded = !tutti_backoff_yields && !comm->spins;
 }
 
 static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
@@ -296,7 +296,7 @@ tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
 
 /* Reads the steps of all ranks, and waits for those that have not finished the call. */
 static tutti_status look_at_steps(tutti_comm *comm, uint64_t sequence) {
-    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
+    uint64_t done = tutti_progress_at(sequence, TUTTI_STEP_DONE);
     /* Other ranks may be ahead of this one. */
     uint64_t least = atomic_load_explicit(&comm->page->step, memory_order_relaxed);
     for (int i = 1; i < comm->nranks; i++) {
@@ -332,7 +332,7 @@ tutti_status tutti_post_claim(tutti_comm *comm, const tutti_op *op) {
     return op->sequence <= TUTTI_POSTS ? TUTTI_OK : tutti_finished_wait(comm, op->sequence - TUTTI_POSTS);
 }
 
-tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
+tutti_status tutti_progress_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
     for (int i = 1; i < comm->nranks; i++)
         TUTTI_TRY(tutti_step_wait(comm, op, (comm->rank + i) % comm->nranks, progress));
     return TUTTI_OK;

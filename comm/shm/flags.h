@@ -53,7 +53,7 @@ tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank);
 tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence);
 
 /* Publishes the progress of this rank in op. */
-void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress);
+void tutti_progress_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress);
 /* True if the flag has reached that value. What its owner stored before is then visible. */
 static inline bool tutti_flag_reached(_Atomic uint64_t *flag, uint64_t target) {
     return atomic_load_explicit(flag, memory_order_acquire) >= target;
@@ -63,11 +63,11 @@ tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag,
 /* Waits until `rank` has reached that progress in op. */
 static inline tutti_status tutti_step_wait(tutti_comm *comm, const tutti_op *op, int rank, uint64_t progress) {
     _Atomic uint64_t *flag = &comm->members[rank].page->step;
-    uint64_t target = tutti_step_at(op->sequence, progress);
+    uint64_t target = tutti_progress_at(op->sequence, progress);
     if (TUTTI_LIKELY(atomic_load_explicit(flag, memory_order_acquire) >= target)) return TUTTI_OK;
     return tutti_flag_wait(comm, rank, flag, target);
 }
 /* The same for all ranks. */
-tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress);
+tutti_status tutti_progress_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress);
 
 #endif

@@ -28,7 +28,7 @@ static bool self_made;
 tutti_status tutti_peer_self(tutti_peer **self_out) {
     TUTTI_TRY(tutti_heap_init());
     tutti_lock(TUTTI_LOCK_PEERS);
-    tutti_status status = self_made ? TUTTI_OK : tutti_random_bytes(self.id, sizeof self.id);
+    tutti_status status = self_made ? TUTTI_OK : tutti_getrandom(self.id, sizeof self.id);
     if (status == TUTTI_OK && !self_made) {
         self.self = true;
         self.pid = getpid();

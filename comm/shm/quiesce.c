@@ -20,7 +20,8 @@ static bool is_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
     /* A rank that arrives later finds a broken signature in our post. */
     if (atomic_load_explicit(&post->sequence, memory_order_acquire) < op->sequence) return true;
     return atomic_load_explicit(&page->quiet, memory_order_acquire) >= op->sequence ||
-           atomic_load_explicit(&page->step, memory_order_acquire) >= tutti_step_at(op->sequence, TUTTI_STEP_DONE) ||
+           atomic_load_explicit(&page->step, memory_order_acquire) >=
+               tutti_progress_at(op->sequence, TUTTI_STEP_DONE) ||
            atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
            tutti_peer_ended(comm->members[rank].process);
 }

@@ -44,7 +44,7 @@ static tutti_slots shape_of(const tutti_comm *comm) {
 }
 
 static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence) {
-    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
+    uint64_t done = tutti_progress_at(sequence, TUTTI_STEP_DONE);
     for (int rank = 0; rank < comm->nranks; rank++)
         if (atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire) < done) return false;
     return true;

@@ -126,7 +126,7 @@ static tutti_status take_model(const tutti_train_model *given, tutti_train_model
     return TUTTI_OK;
 }
 
-void tutti_settings_fill_initializers(tutti_layer *layers, int nlayers) {
+void tutti_train_settings_fill_initializers(tutti_layer *layers, int nlayers) {
     for (int i = 0; i < nlayers; i++) {
         tutti_layer *layer = &layers[i];
         if (layer->initializer != TUTTI_INITIALIZER_TRUNCATED_NORMAL || layer->stddev != 0) continue;
@@ -205,9 +205,9 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
     return TUTTI_OK;
 }
 
-tutti_status tutti_settings_take(const tutti_train_model *model, const tutti_train_data *data,
-                                 const tutti_train_options *options, tutti_train_model *model_out,
-                                 tutti_train_data *data_out, tutti_train_options *options_out) {
+tutti_status tutti_train_settings_take(const tutti_train_model *model, const tutti_train_data *data,
+                                       const tutti_train_options *options, tutti_train_model *model_out,
+                                       tutti_train_data *data_out, tutti_train_options *options_out) {
     TUTTI_TRY(take_model(model, model_out));
     TUTTI_TRY(take_options(options, options_out));
     if (data == NULL)
@@ -221,8 +221,8 @@ static bool is(const char *text, const char *name) {
     return text != NULL && strcmp(text, name) == 0;
 }
 
-tutti_status tutti_settings_check_use(const tutti_train_model *model, const tutti_train_data *data,
-                                      const tutti_train_options *options, const tutti_settings_chosen *chosen) {
+tutti_status tutti_train_settings_check_use(const tutti_train_model *model, const tutti_train_data *data,
+                                            const tutti_train_options *options, const tutti_settings_chosen *chosen) {
     const tutti_ofrecord_options none = {.classes = 0}, *files = data->ofrecord != NULL ? data->ofrecord : &none;
     const char *ready = model->layers == NULL ? chosen->model : NULL;
     const bool records = is(data->dataset, "ofrecord");

@@ -65,7 +65,7 @@ static tutti_status fill_list(tutti_trainer *train) {
     if (given->layers != NULL) {
         memcpy(train->list->layers, given->layers, (size_t)given->nlayers * sizeof *given->layers);
         train->list->count = given->nlayers;
-        tutti_settings_fill_initializers(train->list->layers, train->list->count);
+        tutti_train_settings_fill_initializers(train->list->layers, train->list->count);
         return tutti_freeze(train->list, train->options.freeze, train->options.nfreeze);
     }
     if (options.classes < 1)
@@ -430,7 +430,7 @@ static tutti_status choose_comm(tutti_trainer *train, tutti_comm *comm) {
 tutti_status tutti_trainer_begin(tutti_trainer *train, const tutti_train_model *model, const tutti_train_data *data,
                                  const tutti_train_options *options) {
     *train = (tutti_trainer){.loss = NAN};
-    TUTTI_TRY(tutti_settings_take(model, data, options, &train->given, &train->input.given, &train->options));
+    TUTTI_TRY(tutti_train_settings_take(model, data, options, &train->given, &train->input.given, &train->options));
     train->seed = train->options.seed;
     return choose_mode(train);
 }
@@ -443,7 +443,7 @@ static tutti_status check_use(const tutti_trainer *train) {
         .on_gpu = train->compute->kernels->memory != TUTTI_MEMORY_HOST,
         .is_first = tutti_comm_rank(train->whole) == 0,
     };
-    return tutti_settings_check_use(&train->given, &train->input.given, &train->options, &chosen);
+    return tutti_train_settings_check_use(&train->given, &train->input.given, &train->options, &chosen);
 }
 
 tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {

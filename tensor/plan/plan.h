@@ -188,7 +188,7 @@ int tutti_plan_talks(const tutti_plan *plan);
  * are. Returns `status`. */
 tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
                                      const tutti_comm *comm);
-const char *tutti_step_name(tutti_step_kind kind);
+const char *tutti_plan_step_name(tutti_step_kind kind);
 
 /* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
 tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_plan_step *step, const tutti_plan_wish *wish,
@@ -215,11 +215,11 @@ typedef struct tutti_partial_run {
     tutti_reduction reduction;
 } tutti_partial_run;
 /* Lists the runs from the first to the last; returns their number. */
-int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]);
+int tutti_plan_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]);
 /* Decides how the first run, with these axes, is reduced from tiling `now`: by reduce_scatter to *cut_out, or by
  * all_reduce. */
-tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
-                              const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out);
+tutti_status tutti_plan_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
+                                   const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out);
 
 /* ---- plan_move.c: from the last stage that each pair has to the given tilings. */
 tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish, bool *done_out);

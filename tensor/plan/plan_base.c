@@ -152,7 +152,7 @@ static const char *const step_names[] = {
     [TUTTI_STEP_LOCAL] = "local copies",
 };
 
-const char *tutti_step_name(tutti_step_kind kind) {
+const char *tutti_plan_step_name(tutti_step_kind kind) {
     return step_names[kind];
 }
 

@@ -53,7 +53,7 @@ static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_plan_s
         lookup->peer = peer++;
         if (i == placement->me) {
             step->locals[step->nlocals++].pair = pair;
-            TUTTI_TRY(tutti_transfer_piece(transfer, i, i, TUTTI_PIECE_LOCAL, 0, &step->locals->blocks));
+            TUTTI_TRY(tutti_shards_list_pieces(transfer, i, i, TUTTI_PIECE_LOCAL, 0, &step->locals->blocks));
             continue;
         }
         step->nlookups++;
@@ -83,7 +83,8 @@ static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_plan_step *s
         message->nparts = 1;
         message->peer = step->nrecvs++;
         message->parts->pair = pair;
-        TUTTI_TRY(tutti_transfer_piece(&transfer, i, placement->me, TUTTI_PIECE_UNPACK, 0, &message->parts->blocks));
+        TUTTI_TRY(
+            tutti_shards_list_pieces(&transfer, i, placement->me, TUTTI_PIECE_UNPACK, 0, &message->parts->blocks));
         message->bytes = message->parts->blocks.bytes;
         message->direct = tutti_blocks_are_contiguous(&message->parts->blocks);
         if (!message->direct) message->scratch_offset = tutti_plan_take_room(plan, step, message->bytes);
@@ -185,7 +186,7 @@ typedef struct leg {
 
 static bool gives(const leg *l, int giver, int taker) {
     return l->transfer.src != NULL && l->src_index[giver] >= 0 && l->dst_index[taker] >= 0 &&
-           tutti_transfer_gives(&l->transfer, l->src_index[giver], l->dst_index[taker]);
+           tutti_shards_give(&l->transfer, l->src_index[giver], l->dst_index[taker]);
 }
 
 unsigned tutti_move_exchange_axes(const tutti_transfer *transfer) {
@@ -258,8 +259,8 @@ static tutti_status is_plain(const leg *l, int giver, int taker, const tutti_blo
     tutti_blocks other = {0};
     *plain_out = false;
     if (!tutti_blocks_are_contiguous(own)) return TUTTI_OK;
-    tutti_status status = tutti_transfer_piece(&l->transfer, l->src_index[giver], l->dst_index[taker],
-                                               sends ? TUTTI_PIECE_UNPACK : TUTTI_PIECE_PACK, 0, &other);
+    tutti_status status = tutti_shards_list_pieces(&l->transfer, l->src_index[giver], l->dst_index[taker],
+                                                   sends ? TUTTI_PIECE_UNPACK : TUTTI_PIECE_PACK, 0, &other);
     *plain_out = tutti_blocks_are_contiguous(&other);
     tutti_blocks_free(&other);
     return status;
@@ -269,7 +270,7 @@ static tutti_status is_packed(const tutti_plan *plan, const leg *l, int giver, i
     tutti_blocks own = {0};
     bool plain = false;
     tutti_status status =
-        tutti_transfer_piece(&l->transfer, l->src_index[giver], l->dst_index[taker], TUTTI_PIECE_PACK, 0, &own);
+        tutti_shards_list_pieces(&l->transfer, l->src_index[giver], l->dst_index[taker], TUTTI_PIECE_PACK, 0, &own);
     if (status == TUTTI_OK) status = is_plain(l, giver, taker, &own, true, &plain);
     *packed_out = !plain || (plan->npairs > 1 && own.bytes < LEAST_ALONE);
     tutti_blocks_free(&own);
@@ -297,8 +298,8 @@ static tutti_status list_parts(const tutti_plan *plan, const tutti_plan_step *st
         if (!gives(&legs[i], giver, taker)) continue;
         tutti_plan_part *part = &whole->parts[whole->nparts++];
         part->pair = i;
-        TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[giver], legs[i].dst_index[taker],
-                                       sends ? TUTTI_PIECE_PACK : TUTTI_PIECE_UNPACK, 0, &part->blocks));
+        TUTTI_TRY(tutti_shards_list_pieces(&legs[i].transfer, legs[i].src_index[giver], legs[i].dst_index[taker],
+                                           sends ? TUTTI_PIECE_PACK : TUTTI_PIECE_UNPACK, 0, &part->blocks));
         TUTTI_TRY(is_plain(&legs[i], giver, taker, &part->blocks, sends, &part->plain));
     }
     return TUTTI_OK;
@@ -408,8 +409,8 @@ static tutti_status list_locals(tutti_plan *plan, tutti_plan_step *step, const l
         if (!gives(&legs[i], step->me, step->me)) continue;
         tutti_plan_part *part = &step->locals[step->nlocals++];
         part->pair = i;
-        TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[step->me], legs[i].dst_index[step->me],
-                                       TUTTI_PIECE_LOCAL, 0, &part->blocks));
+        TUTTI_TRY(tutti_shards_list_pieces(&legs[i].transfer, legs[i].src_index[step->me], legs[i].dst_index[step->me],
+                                           TUTTI_PIECE_LOCAL, 0, &part->blocks));
     }
     return TUTTI_OK;
 }

@@ -209,12 +209,12 @@ static tutti_status price_reductions(bill *b, tutti_tiling *now_out, int *reduce
     const tutti_route *route = b->route;
     bool scatters;
     tutti_tiling cut;
-    int nruns = tutti_reduce_list_runs(route->src, runs);
+    int nruns = tutti_plan_reduce_list_runs(route->src, runs);
     *reduced_out = nruns;
     TUTTI_TRY(tutti_tiling_copy(&route->src->tiling, now_out));
     for (int i = nruns - 1; i > 0; i--) price_all_reduce(b, now_out, &runs[i]);
     if (nruns == 0) return TUTTI_OK;
-    tutti_status status = tutti_reduce_cut(route, now_out, runs[0].axes, b->wish, &cut, &scatters);
+    tutti_status status = tutti_plan_reduce_cut(route, now_out, runs[0].axes, b->wish, &cut, &scatters);
     if (status != TUTTI_OK || !scatters) {
         if (status == TUTTI_OK) price_all_reduce(b, now_out, &runs[0]);
         else tutti_tiling_free(now_out);
@@ -298,7 +298,7 @@ static int64_t common_elements(const swap *s, int src, int dst, int64_t *src_run
     tutti_tiling_region(s->transfer.src, src, &from);
     tutti_tiling_region(s->transfer.dst, dst, &to);
     if (s->same_shape) {
-        if (!tutti_transfer_gives(&s->transfer, src, dst)) return 0;
+        if (!tutti_shards_give(&s->transfer, src, dst)) return 0;
         if (!tutti_region_intersect(&from, &to, &common)) return 0;
         *src_run = run_in(&common, &from);
         *dst_run = run_in(&common, &to);

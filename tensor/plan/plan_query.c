@@ -52,8 +52,8 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_describe: NULL argument or no room");
     for (int i = 0; i < plan->nsteps && used < bytes; i++) {
         const tutti_plan_step *step = &plan->steps[i];
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", then " : "", tutti_step_name(step->kind));
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", then " : "",
+                                 tutti_plan_step_name(step->kind));
         if (step->kind == TUTTI_STEP_LOCAL || used >= bytes) continue;
         used += step->kind == TUTTI_STEP_MESSAGES
                     ? (size_t)snprintf(text + used, bytes - used, " to %d and from %d ranks",

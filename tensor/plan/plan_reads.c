@@ -42,7 +42,7 @@ tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int sr
     tutti_tiling_region(transfer->src, src_index, &region);
     part->pair = pair;
     part->whole_bytes = (size_t)tutti_region_elements(&region) * transfer->element_bytes;
-    TUTTI_TRY(tutti_transfer_piece(transfer, src_index, dst_index, TUTTI_PIECE_LOCAL, 0, &part->blocks));
+    TUTTI_TRY(tutti_shards_list_pieces(transfer, src_index, dst_index, TUTTI_PIECE_LOCAL, 0, &part->blocks));
     lookup->bytes += part->blocks.bytes;
     return TUTTI_OK;
 }

@@ -11,7 +11,7 @@
 #include "bootstrap/base/common.h"
 
 /* Axes of one rank are left out. */
-int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]) {
+int tutti_plan_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]) {
     const tutti_placement *placement = layout->view.placement;
     int nruns = 0;
     for (int axis = 0; axis < placement->naxes; axis++) {
@@ -53,8 +53,8 @@ static bool should_scatter(const tutti_route *route, const tutti_tiling *now, co
     return box * (int64_t)route->element_bytes >= LEAST_BYTES && tutti_tiling_largest(target) < box;
 }
 
-tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
-                              const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out) {
+tutti_status tutti_plan_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
+                                   const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out) {
     *scatters_out = !wish->all_reduce && is_target_cut(now, &route->dst->tiling, axes);
     if (*scatters_out) return tutti_tiling_copy(&route->dst->tiling, cut_out);
     if (should_scatter(route, now, wish)) return tutti_tiling_cut_evenly(now, axes, cut_out, scatters_out);
@@ -91,7 +91,7 @@ static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_plan_step *s
         message->nparts = 1;
         message->peer = step->nsends++;
         message->parts->pair = pair;
-        TUTTI_TRY(tutti_transfer_piece(&transfer, placement->me, i, TUTTI_PIECE_PACK, 0, &message->parts->blocks));
+        TUTTI_TRY(tutti_shards_list_pieces(&transfer, placement->me, i, TUTTI_PIECE_PACK, 0, &message->parts->blocks));
         message->bytes = message->parts->blocks.bytes;
         message->direct = tutti_blocks_are_contiguous(&message->parts->blocks);
         if (!message->direct) message->scratch_offset = tutti_plan_take_scratch(plan, message->bytes);
@@ -129,12 +129,12 @@ static tutti_status add_run(tutti_plan *plan, size_t pair, const tutti_partial_r
 tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish) {
     tutti_route *route = &plan->routes[pair];
     tutti_partial_run runs[TUTTI_MOST_AXES];
-    int nruns = tutti_reduce_list_runs(route->src, runs);
+    int nruns = tutti_plan_reduce_list_runs(route->src, runs);
     for (int i = nruns - 1; i > 0; i--) TUTTI_TRY(add_run(plan, pair, &runs[i], NULL));
     if (nruns == 0) return TUTTI_OK;
     const tutti_tiling *now = &route->stages[route->nstages - 1].tiling;
     tutti_tiling cut;
     bool scatters;
-    TUTTI_TRY(tutti_reduce_cut(route, now, runs[0].axes, wish, &cut, &scatters));
+    TUTTI_TRY(tutti_plan_reduce_cut(route, now, runs[0].axes, wish, &cut, &scatters));
     return add_run(plan, pair, &runs[0], scatters ? &cut : NULL);
 }

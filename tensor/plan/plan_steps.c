@@ -27,7 +27,7 @@ static uint64_t least_bytes(const tutti_route *route) {
     tutti_blocks common = {0};
     const tutti_transfer transfer = {
         .src = &route->src->tiling, .dst = &route->dst->tiling, .element_bytes = route->element_bytes};
-    if (tutti_transfer_piece(&transfer, from, dst->me, TUTTI_PIECE_LOCAL, 0, &common) == TUTTI_OK)
+    if (tutti_shards_list_pieces(&transfer, from, dst->me, TUTTI_PIECE_LOCAL, 0, &common) == TUTTI_OK)
         bytes -= common.bytes;
     tutti_blocks_free(&common);
     return bytes;

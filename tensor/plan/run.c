@@ -93,7 +93,7 @@ static tutti_status start(tutti_plan *plan, void *const *srcs, void *const *dsts
     tutti_status status = tutti_submit(step->comm, run, release, s, &TUTTI_OPTIONS(.work = options->work));
     if (status == TUTTI_OK) return TUTTI_OK;
     release(s);
-    return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
+    return tutti_plan_fail_context(plan, status, tutti_plan_step_name(step->kind), step->comm);
 }
 
 tutti_status tutti_plan_await_works(const tutti_plan *plan) {
@@ -101,7 +101,8 @@ tutti_status tutti_plan_await_works(const tutti_plan *plan) {
         const tutti_plan_step *step = &plan->steps[i];
         if (step->works == NULL) continue;
         tutti_status status = tutti_works_await(step->comm, step->works);
-        if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
+        if (status != TUTTI_OK)
+            return tutti_plan_fail_context(plan, status, tutti_plan_step_name(step->kind), step->comm);
     }
     return TUTTI_OK;
 }

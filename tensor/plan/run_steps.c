@@ -360,7 +360,8 @@ tutti_status tutti_plan_run_steps(const tutti_run *r) {
     for (int i = 0; i < plan->nsteps; i++) {
         tutti_plan_step *step = &plan->steps[i];
         tutti_status status = run_step(r, step);
-        if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
+        if (status != TUTTI_OK)
+            return tutti_plan_fail_context(plan, status, tutti_plan_step_name(step->kind), step->comm);
     }
     for (size_t i = 0; i < plan->npairs; i++)
         if (plan->routes[i].filler >= 0) TUTTI_TRY(fill(r, i));

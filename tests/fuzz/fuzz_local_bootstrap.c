@@ -65,11 +65,11 @@ static void say(int fd, const message *m) {
 
 /* ------------------------------------------------------------------------------------------- in between */
 
-tutti_status __wrap_tutti_random_bytes(void *memory, size_t bytes);
+tutti_status __wrap_tutti_getrandom(void *memory, size_t bytes);
 int __real_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 int __wrap_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 
-tutti_status __wrap_tutti_random_bytes(void *memory, size_t bytes) {
+tutti_status __wrap_tutti_getrandom(void *memory, size_t bytes) {
     memset(memory, 0, bytes);
     return TUTTI_OK;
 }

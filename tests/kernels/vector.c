@@ -48,7 +48,7 @@ static size_t run_loops(const tutti_kernel_loops *loops, tutti_type type, size_t
 
 static size_t run_all(size_t count, unsigned char *results) {
     static const tutti_type smalls[] = {TUTTI_FLOAT16, TUTTI_BFLOAT16, TUTTI_FLOAT8_E4M3, TUTTI_FLOAT8_E5M2};
-    const tutti_kernel_vector *vector = tutti_kernel_vector_in_use();
+    const tutti_vector *vector = tutti_vector_in_use();
     uint32_t words[4 * (MOST + OP_DRAW_BLOCKS)];
     float floats[MOST + 1];
     size_t used = run_loops(&vector->f32, TUTTI_FLOAT32, count, x, y, results, 0);
@@ -85,16 +85,16 @@ Test(vector, every_instruction_set_gives_the_bits_of_the_baseline) {
         wide_y[i] = array_number(6, i);
     }
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        cr_assert(tutti_kernel_vector_use("plain"));
+        cr_assert(tutti_vector_use("plain"));
         const size_t used = run_all(counts[c], expected);
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-            if (!tutti_kernel_vector_use(names[n])) continue;
+            if (!tutti_vector_use(names[n])) continue;
             cr_assert(run_all(counts[c], results) == used);
             for (size_t i = 0; i < used; i++)
                 cr_assert(results[i] == expected[i], "%s, %zu elements: byte %zu of %zu", names[n], counts[c], i, used);
         }
     }
-    cr_assert(!tutti_kernel_vector_use("none") && tutti_kernel_vector_use(NULL));
+    cr_assert(!tutti_vector_use("none") && tutti_vector_use(NULL));
     array_free(expected);
     array_free(results);
 }
@@ -110,7 +110,7 @@ Test(vector, sums_and_maxima_of_every_length) {
             products += (double)x[i] * (double)y[i];
             largest = fmax(largest, (double)x[i]);
         }
-        const tutti_kernel_loops *loops = &tutti_kernel_vector_in_use()->f32;
+        const tutti_kernel_loops *loops = &tutti_vector_in_use()->f32;
         cr_assert(fabs(loops->total(count, x) - sum) < 1e-13 && fabs(loops->products(count, x, y) - products) < 1e-13);
         cr_assert(loops->largest(count, x) == largest, "%zu", count);
     }

@@ -268,10 +268,11 @@ static tutti_status lying_get(void *context, const char *key, void *value, size_
     uint8_t *bytes = value;
     size_t at = 4 * sizeof(uint32_t);                                                /* behind the head */
     for (size_t took, end = *bytes_out - TUTTI_SHA256_BYTES; at < end; at += took) { /* up to the proof */
-        took = tutti_listener_unpack(bytes + at, end - at, at > 4 * sizeof(uint32_t) ? &before : NULL, &listener);
+        took =
+            tutti_address_exchange_unpack(bytes + at, end - at, at > 4 * sizeof(uint32_t) ? &before : NULL, &listener);
         RANKS_CHECK(took > 0, "no listeners in %s", key);
         listener.transports = UINT32_C(1) << 1;
-        took = tutti_listener_pack(&listener, at > 4 * sizeof(uint32_t) ? &before : NULL, bytes + at);
+        took = tutti_address_exchange_pack(&listener, at > 4 * sizeof(uint32_t) ? &before : NULL, bytes + at);
         before = listener;
     }
     return TUTTI_OK;

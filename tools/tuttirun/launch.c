@@ -56,7 +56,7 @@ static tutti_status find_secret(tutti_launch_job *job) {
     TUTTI_TRY(tutti_secret_get(job->secret, sizeof job->secret, &brought));
     job->made_secret = !brought && job->options->nnodes == 1;
     if (!job->made_secret) return TUTTI_OK;
-    TUTTI_TRY(tutti_random_bytes(random, sizeof random));
+    TUTTI_TRY(tutti_getrandom(random, sizeof random));
     for (size_t i = 0; i < sizeof random; i++) snprintf(job->secret + 2 * i, 3, "%02x", random[i]);
     return TUTTI_OK;
 }
@@ -67,7 +67,7 @@ static tutti_status name_run(tutti_launch_options *options) {
     if (options->run_id != NULL && *options->run_id != '\0') return TUTTI_OK;
     options->run_id = "none";
     if (!options->standalone) return TUTTI_OK;
-    TUTTI_TRY(tutti_random_bytes(random, sizeof random));
+    TUTTI_TRY(tutti_getrandom(random, sizeof random));
     for (size_t i = 0; i < sizeof random; i++) snprintf(id + 2 * i, 3, "%02x", random[i]);
     options->run_id = id;
     return TUTTI_OK;

@@ -177,7 +177,7 @@ static tutti_status run_round(const move *m, uint64_t round) {
             TUTTI_TRY(tutti_staging_await(&m->staging, round, 1));
             stage(m, round);
         }
-        tutti_step_publish(comm, m->op, round + 1);
+        tutti_progress_publish(comm, m->op, round + 1);
         copy_own(m, round);
     }
     for (int i = 1; i < comm->nranks; i++) {

@@ -117,7 +117,7 @@ static tutti_status run(whole *w) {
             if (round > 0) TUTTI_TRY(tutti_staging_await(&w->staging, round, 1));
             stage(w, round);
         }
-        if (!staged) tutti_step_publish(comm, w->op, round + 1);
+        if (!staged) tutti_progress_publish(comm, w->op, round + 1);
         if (tutti_op_has_output(w->op, comm->rank)) TUTTI_TRY(reduce_chunk(w, round));
     }
     if (w->stages) tutti_staging_end(&w->staging, w->rounds);

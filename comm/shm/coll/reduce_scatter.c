@@ -99,7 +99,7 @@ static tutti_status run(scatter *x) {
             TUTTI_TRY(tutti_staging_await(&x->staging, round, 1));
             stage(x, round);
         }
-        if (round > 0) tutti_step_publish(x->comm, x->op, round + 1);
+        if (round > 0) tutti_progress_publish(x->comm, x->op, round + 1);
         TUTTI_TRY(reduce_piece(x, round));
     }
     if (!x->lends) tutti_staging_end(&x->staging, x->rounds);

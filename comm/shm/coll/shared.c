@@ -22,11 +22,11 @@ tutti_status tutti_shared_meet(tutti_comm *comm, const tutti_op *op) {
 /* Waits until all readers of this rank's data have reached that progress. */
 static tutti_status wait_for_readers(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
     return tutti_op_has_sink(op) ? tutti_step_wait(comm, op, op->root, progress)
-                                 : tutti_step_wait_all(comm, op, progress);
+                                 : tutti_progress_wait_all(comm, op, progress);
 }
 
 tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lends) {
-    tutti_step_publish(comm, op, TUTTI_STEP_DONE);
+    tutti_progress_publish(comm, op, TUTTI_STEP_DONE);
     return lends ? wait_for_readers(comm, op, TUTTI_STEP_DONE) : TUTTI_OK;
 }
 

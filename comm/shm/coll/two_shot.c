@@ -141,11 +141,11 @@ static tutti_status reduce_chunk(const reduction *x, const chunk *c) {
     if (c->index > 0) {
         TUTTI_TRY(tutti_staging_await(&x->staging, c->index, 2));
         if (!x->src_lent) stage(x, c);
-        tutti_step_publish(comm, x->op, 2 * c->index + 1);
-        TUTTI_TRY(tutti_step_wait_all(comm, x->op, 2 * c->index + 1));
+        tutti_progress_publish(comm, x->op, 2 * c->index + 1);
+        TUTTI_TRY(tutti_progress_wait_all(comm, x->op, 2 * c->index + 1));
     }
     TUTTI_TRY(reduce_slice(x, c));
-    tutti_step_publish(comm, x->op, 2 * c->index + 2);
+    tutti_progress_publish(comm, x->op, 2 * c->index + 2);
     for (int i = 1; i < comm->nranks && tutti_op_has_output(x->op, comm->rank); i++)
         TUTTI_TRY(pull_slice(x, c, (comm->rank + i) % comm->nranks));
     return TUTTI_OK;

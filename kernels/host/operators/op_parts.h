@@ -80,11 +80,11 @@ typedef union op_block {
 
 /* Small types only; rounded to nearest even. x and y do not overlap. */
 static inline void op_widen(tutti_type type, size_t count, const void *x, float *y) {
-    tutti_kernel_vector_in_use()->widen[type](y, x, count);
+    tutti_vector_in_use()->widen[type](y, x, count);
 }
 
 static inline void op_narrow(tutti_type type, size_t count, const float *x, void *y) {
-    tutti_kernel_vector_in_use()->narrow[type](y, x, count);
+    tutti_vector_in_use()->narrow[type](y, x, count);
 }
 
 /* A loop over `count` dense elements of a type that is computed in itself; y may be an operand. NULL in the table:

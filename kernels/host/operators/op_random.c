@@ -64,7 +64,7 @@ static void for_blocks(const tutti_kernel_shard *shard, const job *j, block_func
 typedef uint32_t words[2 * OP_BLOCK + 8 + 4 * OP_DRAW_BLOCKS];
 static uint64_t draw(const job *j, uint64_t index, size_t count, uint64_t each, uint32_t *words_out) {
     const uint64_t per_block = 4 / each, first = index / per_block, end = (index + count + per_block - 1) / per_block;
-    tutti_kernel_vector_in_use()->draw(j->random.seed, j->random.stream, first, (size_t)(end - first), words_out);
+    tutti_vector_in_use()->draw(j->random.seed, j->random.stream, first, (size_t)(end - first), words_out);
     return first * per_block;
 }
 
@@ -135,7 +135,7 @@ static void uniform_block(const job *j, uint64_t index, size_t at, size_t count)
     }
     op_block block;
     const uint32_t *first = drawn + (index - draw(j, index, count, 1, drawn));
-    tutti_kernel_vector_in_use()->uniform(count, first, (float)j->a, (float)j->b, (float)j->last, block.floats);
+    tutti_vector_in_use()->uniform(count, first, (float)j->a, (float)j->b, (float)j->last, block.floats);
     store(j, at, count, block.floats);
 }
 
@@ -187,8 +187,7 @@ static void normal_block(const job *j, uint64_t index, size_t at, size_t count) 
     }
     float floats[OP_BLOCK + 8];
     const uint64_t first = draw(j, index, count, 1, drawn);
-    tutti_kernel_vector_in_use()->normal((size_t)(index - first + count + 1) / 2, drawn, (float)j->a, (float)j->b,
-                                         floats);
+    tutti_vector_in_use()->normal((size_t)(index - first + count + 1) / 2, drawn, (float)j->a, (float)j->b, floats);
     store(j, at, count, floats + (index - first));
 }
 

@@ -15,11 +15,11 @@
 #define SHORT 32 /* rows with fewer elements are not worth a call each */
 
 static const tutti_kernel_loops *loops_f32(void) {
-    return &tutti_kernel_vector_in_use()->f32;
+    return &tutti_vector_in_use()->f32;
 }
 
 static const tutti_kernel_loops *loops_f64(void) {
-    return &tutti_kernel_vector_in_use()->f64;
+    return &tutti_vector_in_use()->f64;
 }
 
 /* Returns the number of rows that have OP_BLOCK elements or fewer; at least 1, at most OP_BLOCK. */

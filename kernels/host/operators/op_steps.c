@@ -65,7 +65,7 @@ OP_REAL_TYPES(REAL_STEPS)
 /* These loops are compiled for each instruction set (op_vector.h). */
 #define VECTOR_STEP(word, suffix)                                                                                      \
     static void word##_##suffix(size_t count, const void *a, const void *b, void *y) {                                 \
-        tutti_kernel_vector_in_use()->suffix.word(count, a, b, y);                                                     \
+        tutti_vector_in_use()->suffix.word(count, a, b, y);                                                            \
     }
 VECTOR_STEP(gelu_backward, f32)
 VECTOR_STEP(gelu_backward, f64)

@@ -26,7 +26,7 @@ OP_INTEGER_TYPES(RELU_STEP)
 /* These loops are compiled for each instruction set (op_vector.h). */
 #define VECTOR_STEP(word, suffix)                                                                                      \
     static void word##_step_##suffix(size_t count, const void *x, void *y) {                                           \
-        tutti_kernel_vector_in_use()->suffix.word(count, x, y);                                                        \
+        tutti_vector_in_use()->suffix.word(count, x, y);                                                               \
     }
 #define REAL_STEPS(suffix, element, type)                                                                              \
     STEP(relu, suffix, element, p < 0 ? 0 : p)                                                                         \

@@ -3,7 +3,8 @@
  *
  * Parameters: ELEMENT (the C type), SUFFIX, FACTOR(scalars, input) and the functions start_SUFFIX (applied to each
  * input), combine_SUFFIX (left to right) and finish_SUFFIX (applied to the result). The fold and the number of
- * inputs are constants in each loop, so every loop is straight-line code.
+ * inputs are constants in each loop, so every loop is straight-line code. Loops are named by fold, inputs and type:
+ * sum_2_f32 adds two arrays of float32; STEP makes these names.
  */
 #define GLUE_(a, b) a##_##b
 #define GLUE(a, b)  GLUE_(a, b)

@@ -30,7 +30,7 @@ typedef struct tutti_kernel_loops {
     double (*products)(size_t count, const void *a, const void *b); /* the sum of the products */
 } tutti_kernel_loops;
 
-typedef struct tutti_kernel_vector {
+typedef struct tutti_vector {
     tutti_kernel_loops f32, f64;
     /* Small floats only. */
     void (*widen[TUTTI_TYPE_COUNT])(float *y, const void *x, size_t count);
@@ -42,20 +42,20 @@ typedef struct tutti_kernel_vector {
     void (*uniform)(size_t count, const uint32_t *words, float low, float span, float last, float *y);
     /* Elements 2i and 2i + 1 from words 2i and 2i + 1 (Box and Muller, 1958). */
     void (*normal)(size_t pairs, const uint32_t *words, float mean, float deviation, float *y);
-} tutti_kernel_vector;
+} tutti_vector;
 
 #define OP_DRAW_BLOCKS 8
 
-extern const tutti_kernel_vector tutti_kernel_vector_plain;
+extern const tutti_vector tutti_vector_plain;
 #ifdef TUTTI_REDUCE_X86
-extern const tutti_kernel_vector tutti_kernel_vector_avx2, tutti_kernel_vector_avx512;
+extern const tutti_vector tutti_vector_avx2, tutti_vector_avx512;
 #endif
 
 /* Returns the variant in use: at first the best one that this processor can run. */
-const tutti_kernel_vector *tutti_kernel_vector_in_use(void);
+const tutti_vector *tutti_vector_in_use(void);
 
 /* For tests and benches: uses "plain", "avx2" or "avx512" from now on, or with NULL the best one again. Returns
  * false and changes nothing if there is none of that name. */
-bool tutti_kernel_vector_use(const char *name);
+bool tutti_vector_use(const char *name);
 
 #endif

@@ -91,15 +91,19 @@ static void normal_step(size_t pairs, const uint32_t *restrict words, float mean
 /* -------------------------------------------------------------------------------------------- the table */
 
 #define LOOPS(suffix)                                                                                                  \
-    {                                                                                                                  \
-        .exp = exp_step_##suffix, .log = log_step_##suffix, .gelu = gelu_step_##suffix,                                \
-        .gelu_tanh = gelu_tanh_step_##suffix, .gelu_backward = gelu_backward_step_##suffix,                            \
-        .gelu_tanh_backward = gelu_tanh_backward_step_##suffix, .exp_below = exp_below_step_##suffix,                  \
-        .exp_below_times = exp_below_times_step_##suffix, .largest = largest_step_##suffix,                            \
-        .total = total_step_##suffix, .products = products_step_##suffix                                               \
-    }
+    {.exp = exp_step_##suffix,                                                                                         \
+     .log = log_step_##suffix,                                                                                         \
+     .gelu = gelu_step_##suffix,                                                                                       \
+     .gelu_tanh = gelu_tanh_step_##suffix,                                                                             \
+     .gelu_backward = gelu_backward_step_##suffix,                                                                     \
+     .gelu_tanh_backward = gelu_tanh_backward_step_##suffix,                                                           \
+     .exp_below = exp_below_step_##suffix,                                                                             \
+     .exp_below_times = exp_below_times_step_##suffix,                                                                 \
+     .largest = largest_step_##suffix,                                                                                 \
+     .total = total_step_##suffix,                                                                                     \
+     .products = products_step_##suffix}
 
-const tutti_kernel_vector OP_VECTOR = {
+const tutti_vector OP_VECTOR = {
     .f32 = LOOPS(f32),
     .f64 = LOOPS(f64),
     .widen = {[TUTTI_FLOAT16] = widen_float16,
