@@ -69,7 +69,7 @@ EOF
     grep -qE '^test accuracy: [0-9.]+ % \(on 7 of 20 samples\)$' part || fail "a part of a test: $(tail -n 1 part)"
     timeout 20 $three --data mnist --model mlp --batch-size 2 --steps 1 --eval-samples 4 >part 2>err || { fail "a part of a test, 3 ranks"; cat err; }
     grep -qE '^test accuracy: [0-9.]+ % \(on 4 of 20 samples\)$' part || fail "a part of a test, 3 ranks: $(tail -n 1 part)"
-    [ "$(grep -c '^checkpoint written: epochs/step-000000' out)" = 3 ] || { fail "not three checkpoints are told"; cat out; }
+    [ "$(grep -c '^checkpoint written: epochs/step-000000' out)" = 3 ] || { fail "the output does not name three checkpoints"; cat out; }
     python3 - <<'EOF' || fail "epochs or speeds in the metrics"
 import json
 rows = [json.loads(line) for line in open("epochs.jsonl")]
