@@ -60,9 +60,9 @@ static uint64_t read_machine(void) {
 }
 
 static void read_host_id(char *text, size_t capacity) {
-    const char *told = tutti_setting_text(TUTTI_SETTING_HOST_ID);
-    snprintf(text, capacity, "%s", told);
-    if (told[0] != '\0') return;
+    const char *set = tutti_setting_text(TUTTI_SETTING_HOST_ID);
+    snprintf(text, capacity, "%s", set);
+    if (set[0] != '\0') return;
     FILE *file = fopen(BOOT_ID, "re");
     if (file == NULL || fgets(text, (int)capacity, file) == NULL) gethostname(text, capacity - 1);
     if (file != NULL) fclose(file);
@@ -74,7 +74,7 @@ static void read_host_id(char *text, size_t capacity) {
 }
 
 /* This rank's info, except the name of its socket. */
-static tutti_status fill_card(int rank, int nranks, tutti_peer_info *info_out) {
+static tutti_status fill_info(int rank, int nranks, tutti_peer_info *info_out) {
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
     tutti_peer_info info = {.rank = rank, .nranks = nranks, .pid = getpid()};
@@ -281,7 +281,7 @@ tutti_status tutti_init_from_store(tutti_comm *comm, const tutti_store *store, c
                                           .listen_fd = -1,
                                           .connection = -1};
     tutti_timing_over(TUTTI_TIMING_MEMORY);
-    tutti_status status = fill_card(comm->rank, comm->nranks, &m.own);
+    tutti_status status = fill_info(comm->rank, comm->nranks, &m.own);
     if (status == TUTTI_OK) status = tutti_local_bootstrap_listen(m.own.socket_name, &m.bootstrap.listen_fd);
     if (status == TUTTI_OK) status = tutti_peer_table_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.table);
     tutti_timing_over(TUTTI_TIMING_PEER_TABLE);

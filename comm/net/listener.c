@@ -146,8 +146,8 @@ static void prune_arrivals(void) {
     tutti_unlock(TUTTI_LOCK_LISTENER);
 }
 
-/* Returns the connections of all lanes of that connection id; false: they have not all arrived. With TUTTI_LOCK_LISTENER
- * held. */
+/* Returns the connections of all lanes of that connection id; false: they have not all arrived. With
+ * TUTTI_LOCK_LISTENER held. */
 static bool take_arrivals(const tutti_conn_id *conn_id, tutti_connection *connections_out) {
     bool complete = has_all_lanes(conn_id);
     for (uint32_t lane = 0; complete && lane < conn_id->lanes; lane++) {
