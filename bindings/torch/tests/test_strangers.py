@@ -37,7 +37,7 @@ SECRET = "our word"
 
 # Values that ranks write to the store (comm/init/peer_table.c), and messages to the socket of the first rank of a
 # host (comm/init/local_bootstrap.h).
-ROLL_MAGIC = 0x32306C6C6F727474
+TABLE_MAGIC = 0x32306C6C6F727474
 VERDICT = struct.Struct("<QQ32sii")
 HOST_LINE = struct.Struct("<Qqiiii48s")
 HELLO = struct.Struct("<ii16s")
@@ -133,7 +133,7 @@ class Stranger:
         _, given, _, _ = socket.recv_fds(rank, ENTRY.size, 8)
         self.shared.descriptors += len(given)
 
-    def catch(self, door, forged):
+    def catch(self, listener, forged):
         """Forges values repeatedly, until rank 1 connects to the stranger's socket; returns the connection and the
         true values seen."""
         true = {}
@@ -148,7 +148,7 @@ class Stranger:
             self.shared.turns += 1
             self.shared.ready = 1
             try:
-                rank = door.accept()[0]
+                rank = listener.accept()[0]
             except BlockingIOError:
                 continue
             self.shared.caught = 1
@@ -174,12 +174,12 @@ class Stranger:
         self.shared.stays = 1  # rank 1, after its failure: rank 0 waits for it until then
         place, below = self.below()
         prefix, nonce, name = self.prefix(place, below), os.urandom(32), b"tutti-%032x" % os.getpid()
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        door.bind(b"\0" + name)
-        door.listen(8)
-        host, roll = self.host_key(below), below + "roll"
-        forged = {host: HOST_LINE.pack(ROLL_MAGIC, os.getpid(), 0, 0, 2, 0, name), roll: VERDICT.pack(ROLL_MAGIC, 1, nonce, 0, 1)}
-        rank, true = self.catch(door, forged)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        listener.bind(b"\0" + name)
+        listener.listen(8)
+        host, table = self.host_key(below), below + "peer_table"
+        forged = {host: HOST_LINE.pack(TABLE_MAGIC, os.getpid(), 0, 0, 2, 0, name), table: VERDICT.pack(TABLE_MAGIC, 1, nonce, 0, 1)}
+        rank, true = self.catch(listener, forged)
         try:
             self.lead(rank, nonce, name, prefix)
         except OSError:
@@ -188,7 +188,7 @@ class Stranger:
             await_true(lambda key=key, value=value: key in true or self.store.get(key) != value, "value of rank 0")
             true.setdefault(key, self.store.get(key))
         try:
-            self.enter(true[host], VERDICT.unpack_from(true[roll])[2], prefix)
+            self.enter(true[host], VERDICT.unpack_from(true[table])[2], prefix)
         except OSError:
             pass  # refused
         self.shared.acted = 1
@@ -197,8 +197,8 @@ class Stranger:
         """Answers rank 1 once, before rank 0 does."""
         self.connect()
         _, below = self.below()
-        self.store.set(self.host_key(below), HOST_LINE.pack(ROLL_MAGIC, os.getpid(), 0, 0, 2, 0, b"tutti-%032x" % os.getpid()))
-        self.store.set(below + "roll", VERDICT.pack(ROLL_MAGIC, 1, bytes(32), 0, 1))
+        self.store.set(self.host_key(below), HOST_LINE.pack(TABLE_MAGIC, os.getpid(), 0, 0, 2, 0, b"tutti-%032x" % os.getpid()))
+        self.store.set(below + "peer_table", VERDICT.pack(TABLE_MAGIC, 1, bytes(32), 0, 1))
         self.shared.ready = 1
 
     def other_host(self):
@@ -251,7 +251,7 @@ class Stranger:
         """Random bytes of many lengths in place of each value, once, and in those that will be read."""
         self.connect()
         place, below = self.below()
-        for name, size in (("roll", 100), ("cards/1", 33), ("claim/1", 0), ("ranks", 70000)):
+        for name, size in (("peer_table", 100), ("peer_info/1", 33), ("claim/1", 0), ("ranks", 70000)):
             self.store.set(below + name, os.urandom(size))
         self.store.set(self.host_key(below), os.urandom(7))
         self.shared.ready = 1
@@ -355,7 +355,7 @@ def hold_back(shared, log=None):
             turn = shared.turns
             await_true(lambda before=turn: shared.turns != before, "turn")
         shared.held = 1
-        await_true(lambda: shared.caught or log and 'roll" is ignored' in read(log), "rank 1", HOLD_S)
+        await_true(lambda: shared.caught or log and 'peer_table" is ignored' in read(log), "rank 1", HOLD_S)
     except TimeoutError:
         pass
     finally:
@@ -499,7 +499,7 @@ class Strangers(unittest.TestCase):
             with self.subTest(backend=backend):
                 found, _ = self.attack("early", backend, LONG_S, TUTTI_SECRET=SECRET)
                 self.summed(found)
-                self.assertEqual(found[1][3].count('roll" is ignored: it is not proved'), 1, found[1][3])
+                self.assertEqual(found[1][3].count('peer_table" is ignored: it is not proved'), 1, found[1][3])
 
     def test_another_host_is_rejected_if_all_ranks_are_on_one(self):
         (first, second), _ = self.attack("other_host")
