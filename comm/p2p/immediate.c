@@ -22,6 +22,8 @@
 #define YIELDS             64 /* the same where ranks share cores */
 #define YIELDS_PER_SERVICE 4
 #define LOOKS_BEFORE_YIELD 64 /* about as long as a switch to another thread */
+/* If both ranks of a pair gave up at the same time, two cores would go on to run ranks of different pairs. */
+#define MORE_LOOKS 4 /* times as many, on the higher rank of a pair */
 
 /* Returns the channel to the process of a rank; NULL: there is none. */
 static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
@@ -102,10 +104,11 @@ static bool look(const tutti_comm *comm, int peer, bool remote, const _Atomic ui
     int services = comm->spins ? SERVICES : YIELDS;
     /* the progress call puts records of other hosts there */
     int looks = comm->spins && !remote ? LOOKS_PER_SERVICE : 1;
+    int looks_before_yield = comm->rank < peer ? LOOKS_BEFORE_YIELD : MORE_LOOKS * LOOKS_BEFORE_YIELD;
     for (int service = 1; service <= services; service++) {
         if (!comm->spins) {
             /* A peer that runs on another core answers sooner than a yield returns. */
-            if (!remote && is_elsewhere(comm, peer) && spin(next, LOOKS_BEFORE_YIELD)) return true;
+            if (!remote && is_elsewhere(comm, peer) && spin(next, looks_before_yield)) return true;
             sched_yield();
         }
         if (spin(next, looks)) return true;
