@@ -45,7 +45,6 @@ tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives);
  * soon. */
 void tutti_socket_close(int socket, bool see_off);
 
-/* For transports whose bytes the kernel copies: there is nothing to register. */
 /* For tutti-info: the congestion control in use, and the number of sockets per peer. */
 void tutti_socket_manner(char *text, size_t capacity);
 
