@@ -74,6 +74,11 @@ def measure(libraries, number, world, options, work, journal):
     return rows
 
 
+def timed(rows):
+    """Without rows in which the loop without the operation took longer than the loop with it: something has disturbed them."""
+    return [row for row in rows if row["us"] > 0]
+
+
 def measure_collective(libraries, number, world, collective, sizes, options, work, journal):
     """Rows of one collective, for which the libraries take turns. A library that fails is recorded in the journal's
     failures and not tried again."""
@@ -87,7 +92,7 @@ def measure_collective(libraries, number, world, collective, sizes, options, wor
         arguments = arguments_of(library, collective, own_sizes, options)
         new, trouble = journal.look_up((number, *place, *arguments), partial(
             launches.launch_quietly, library, world, arguments, NAMES, options, work))
-        rows += [dict(row, round=number, wrong=row["wrong"] if library.checked else None) for row in new]
+        rows += [dict(row, round=number, wrong=row["wrong"] if library.checked else None) for row in timed(new)]
         note = "" if new and new[0]["quiet"] else ", disturbed"
         print("# round %d, %s, %s, %s: %s" % (number, name, collective, library.name, trouble or
               "%d rows%s" % (len(new), note)), file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ sys.path.insert(0, os.path.join(ROOT, "lab", "peers"))
 import behind  # pylint: disable=wrong-import-position
 import libraries  # pylint: disable=wrong-import-position
 import report  # pylint: disable=wrong-import-position
+import sweep  # pylint: disable=wrong-import-position
 
 
 def rows(library, size, times, quiet=True):
@@ -22,6 +23,9 @@ def find(*lists):
 
 
 class Cells(unittest.TestCase):
+    def test_a_time_of_nothing_is_not_a_time(self):
+        self.assertEqual(sweep.timed(rows("tutti", 8, [0.0, 2.0, -1.0])), rows("tutti", 8, [2.0]))
+
     def test_a_quicker_peer_beyond_the_spread_counts(self):
         found = find(rows("tutti", 8, [2.0, 2.1]), rows("peer", 8, [1.0, 1.1]), rows("other", 8, [3.0]))
         self.assertEqual((found.cells, len(found.clear)), (1, 1))
