@@ -103,7 +103,7 @@ static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t 
     return TUTTI_OK;
 }
 
-/* The connection id of the connection between this rank and another, and whether this rank connects. */
+/* The id of the connection between this rank and another, and whether this rank connects. */
 static tutti_status write_conn_id(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *conn_id,
                                   bool *connects_out) {
     const tutti_listener_info *own = &comm->net.hosts->listeners[comm->rank],

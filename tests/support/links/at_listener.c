@@ -1,5 +1,5 @@
 /*
- * connection ids and connections for tests of the listener. See at_listener.h.
+ * Connection ids and connections for tests of the listener. See at_listener.h.
  */
 #include "tests/support/links/at_listener.h"
 
