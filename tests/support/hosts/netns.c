@@ -23,7 +23,7 @@
 
 #define COMMAND_BYTES 2048
 #define OUTPUT_BYTES  1024
-#define FLOW_CLASSES  1024 /* two of a few connections rarely share a class */
+#define FLOW_CLASSES  256 /* more than the connections of a test, each of which takes the next one */
 
 struct netns {
     int nhosts;
@@ -167,16 +167,17 @@ static tutti_status limit_rate(const netns *net, const char *rate, int host) {
     return netns_shell(net, NETNS_SWITCH, "tc qdisc add dev port%d %s %s", host, limit, rate);
 }
 
-/* The direction from the host: each connection has a class of its own, chosen by a hash. */
+/* The direction from the host. Connections take classes in turn: by a hash, two of them sometimes shared one. */
 static tutti_status limit_flows(const netns *net, const char *rate, int host) {
     return netns_shell(
         net, host,
         "tc qdisc add dev eth0 root handle 1: htb || exit\n"
-        "i=0; while [ $i -lt %d ]; do printf 'class add dev eth0 parent 1: classid 1:%%x htb rate %s burst 64k "
-        "cburst 64k quantum 60000\\n' $((i + 1)); i=$((i + 1)); done | tc -batch - || exit\n"
-        "nft 'table inet flows { chain out { type filter hook output priority 0; meta l4proto tcp meta "
-        "priority set jhash ip saddr . tcp sport . ip daddr . tcp dport mod %d offset 0x10001; }; }'",
-        FLOW_CLASSES, rate, FLOW_CLASSES);
+        "for i in $(seq %d); do printf 'class add dev eth0 parent 1: classid 1:%%x htb rate %s burst 64k cburst 64k "
+        "quantum 60000\\n' $i; done | tc -batch - || exit\n"
+        "classes=$(for i in $(seq %d); do printf '%%d : 1:%%x, ' $i $i; done)\n"
+        "nft \"table inet flows { chain out { type filter hook output priority 0; meta l4proto != tcp accept; "
+        "ct mark 0 ct mark set numgen inc mod %d offset 1; meta priority set ct mark map { $classes }; }; }\"",
+        FLOW_CLASSES, rate, FLOW_CLASSES, FLOW_CLASSES);
 }
 
 /* Packets are cut to the link's size before they are sent, else one loss would lose 64 KiB at once. */
