@@ -16,6 +16,7 @@
 #define TUTTI_UNLIKELY(x)     __builtin_expect(!!(x), 0)
 #define TUTTI_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
+#define TUTTI_NS_PER_US INT64_C(1000)
 #define TUTTI_NS_PER_MS INT64_C(1000000)
 #define TUTTI_NS_PER_S  INT64_C(1000000000)
 

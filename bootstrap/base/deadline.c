@@ -14,6 +14,10 @@ int64_t tutti_now_ns(void) {
     return (int64_t)now.tv_sec * TUTTI_NS_PER_S + now.tv_nsec;
 }
 
+void tutti_nap(int64_t ns) {
+    nanosleep(&(struct timespec){.tv_sec = ns / TUTTI_NS_PER_S, .tv_nsec = ns % TUTTI_NS_PER_S}, NULL);
+}
+
 tutti_deadline tutti_deadline_after_ms(int64_t timeout_ms) {
     bool never = timeout_ms < 0 || timeout_ms > INT64_MAX / TUTTI_NS_PER_MS;
     return (tutti_deadline){.budget_ns = never ? INT64_MAX : timeout_ms * TUTTI_NS_PER_MS, .last_ns = tutti_now_ns()};

@@ -25,6 +25,9 @@ static inline int64_t tutti_coarse_now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+/* Sleeps for that long; a signal handler may end it early. For loops that check something from time to time. */
+void tutti_nap(int64_t ns);
+
 typedef struct tutti_deadline {
     int64_t budget_ns; /* remaining at the last check; INT64_MAX: never passes */
     int64_t spent_ns;  /* charged so far */

@@ -221,7 +221,7 @@ tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
     tutti_notice notice = {0};
-    for (bool unfinished = false;; usleep(LOOK_MS * 1000)) {
+    for (bool unfinished = false;; tutti_nap(LOOK_MS * TUTTI_NS_PER_MS)) {
         tutti_rank_table table = {0};
         tutti_status status = load_once(path, &table);
         if (status != TUTTI_OK && !(status == TUTTI_ERR_DATA && unfinished && !tutti_deadline_passed(&deadline)))

@@ -297,7 +297,7 @@ static tutti_status connect_in_time(tutti_store_client *client, tutti_deadline *
         int64_t left_ms = tutti_min_i64(jittered(gap_ms), tutti_deadline_left_ms(total));
         for (; left_ms > 0 && !tutti_deadline_passed(total); left_ms -= LOOK_MS) {
             TUTTI_TRY(mind(client, total));
-            poll(NULL, 0, (int)tutti_min_i64(left_ms, LOOK_MS));
+            tutti_nap(tutti_min_i64(left_ms, LOOK_MS) * TUTTI_NS_PER_MS);
         }
     }
 }

@@ -4,7 +4,6 @@
 #include "comm/base/backoff.h"
 
 #include <sched.h>
-#include <time.h>
 
 #include "comm/base/cacheline.h"
 
@@ -20,7 +19,6 @@ void tutti_backoff_pause(tutti_backoff *backoff) {
     } else if (round < SPINS + YIELDS_BEFORE_NAP) {
         sched_yield();
     } else {
-        struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};
-        nanosleep(&pause, NULL);
+        tutti_nap((round < 1000 ? 50 : 500) * TUTTI_NS_PER_US);
     }
 }

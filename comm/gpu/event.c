@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
@@ -108,7 +107,7 @@ static int64_t look_at_all(tutti_error_poll *first) {
 static void *ask(void *argument) {
     (void)argument;
     for (int64_t idle_ns = 0; idle_ns < IDLE_NS;) {
-        nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
+        tutti_nap(EVERY_NS);
         tutti_lock(TUTTI_LOCK_ERROR_POLL);
         tutti_error_poll *first = faults.first;
         tutti_unlock(TUTTI_LOCK_ERROR_POLL);

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/log.h"
@@ -23,8 +22,6 @@
 
 /* Distinguishes calls on CUDA memory from those on host memory. */
 #define CUDA_SIGNATURE UINT64_C(0x5bd1e9955bd1e995)
-
-#define DRAIN_NAP_NS INT64_C(50000)
 
 /* --------------------------------------------------------------------------------------------- comm->cuda */
 
@@ -41,8 +38,7 @@ static bool is_busy(tutti_stream_comm *gpu) {
 static void drain(tutti_stream_comm *gpu) {
     tutti_deadline deadline = tutti_deadline_after_ms(gpu->comm->connect_timeout_ms);
     tutti_stream_attend(1);
-    while (is_busy(gpu) && !tutti_deadline_passed(&deadline))
-        nanosleep(&(struct timespec){.tv_nsec = DRAIN_NAP_NS}, NULL);
+    while (is_busy(gpu) && !tutti_deadline_passed(&deadline)) tutti_nap(50 * TUTTI_NS_PER_US);
     tutti_stream_attend(-1);
 }
 

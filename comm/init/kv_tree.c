@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
@@ -120,7 +119,7 @@ static tutti_status get_proved(const tutti_kv_tree *tree, const char *key, uint8
                 "the rank that wrote the store's \"%s\" does not know this job's secret (TUTTI_SECRET or its "
                 "file must be equal on all ranks), or another process has written it",
                 key);
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * TUTTI_NS_PER_MS}, NULL);
+        tutti_nap(LOOK_MS * TUTTI_NS_PER_MS);
     }
 }
 

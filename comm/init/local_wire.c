@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
@@ -38,10 +37,9 @@ static tutti_status wait_for(int fd, tutti_deadline *deadline, const char *what)
 /* Whether to retry. A user may have only as many descriptors in flight as a process may have open; the receivers
  * will take theirs. */
 static bool may_try_again(int error, tutti_deadline *deadline) {
-    struct timespec pause = {.tv_nsec = 200000};
     if (error == EINTR) return true;
     if (error != ETOOMANYREFS || tutti_deadline_passed(deadline)) return false;
-    nanosleep(&pause, NULL);
+    tutti_nap(200 * TUTTI_NS_PER_US);
     return true;
 }
 
@@ -147,11 +145,10 @@ tutti_status tutti_local_wire_connect(const char *name, tutti_deadline *deadline
     int fd = -1;
     TUTTI_TRY(make_socket(&fd));
     socklen_t bytes = address_of(name, &address);
-    const struct timespec pause = {.tv_nsec = TUTTI_NS_PER_MS};
     while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
         int error = errno;
         bool full = error == EAGAIN;
-        if (full) nanosleep(&pause, NULL);
+        if (full) tutti_nap(TUTTI_NS_PER_MS);
         if (error == EINTR || (full && !tutti_deadline_passed(deadline))) continue;
         close(fd);
         if (full)

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/log.h"
@@ -71,7 +70,6 @@ static tutti_status connect_all(tutti_async_connect *o, tutti_deadline *deadline
 
 /* Waits for the other side to connect again. */
 static tutti_status await_all(tutti_async_connect *o, tutti_deadline *deadline) {
-    const struct timespec nap = {.tv_nsec = LOOK_NS};
     for (;;) {
         tutti_status status = tutti_listener_take(&o->conn_id, o->connections);
         if (status != TUTTI_NOT_YET) return status;
@@ -79,7 +77,7 @@ static tutti_status await_all(tutti_async_connect *o, tutti_deadline *deadline) 
         if (tutti_deadline_passed(deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT, "the other side did not connect for %s in time",
                               tutti_transports[o->conn_id.transport]->name);
-        nanosleep(&nap, NULL);
+        tutti_nap(LOOK_NS);
     }
 }
 

@@ -296,8 +296,7 @@ static tutti_status retry(connector *k, tutti_connection *connection_out) {
         for (int i = 0; i < k->ncandidates; i++)
             if (k->candidates[i].retry_ms > retry_ms) retry_ms = k->candidates[i].retry_ms;
         if (status != TUTTI_NOT_YET || spent_ms >= retry_ms) return unreachable(k, status);
-        struct timespec nap = {.tv_nsec = nap_ms * TUTTI_NS_PER_MS};
-        nanosleep(&nap, NULL);
+        tutti_nap(nap_ms * TUTTI_NS_PER_MS);
         nap_ms = tutti_min_i64(2 * nap_ms, LONGEST_NAP_MS);
         if (tutti_deadline_passed(k->deadline)) return unreachable(k, TUTTI_ERR_TIMEOUT);
     }

@@ -288,7 +288,6 @@ static tutti_status fail_dead_peer(tutti_comm *comm, int rank) {
  * final record. Then a report of that death is on its way: by heartbeats, on another link, or to another rank of
  * this host. */
 static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
-    const struct timespec moment = {.tv_nsec = 2 * TUTTI_NS_PER_MS};
     tutti_deadline deadline = tutti_deadline_after_ms(REASON_MS);
     if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
     while (!tutti_deadline_passed(&deadline)) {
@@ -298,7 +297,7 @@ static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
         tutti_hooks.heartbeat_read_deaths(comm);
         for (int rank = 0; rank < comm->nranks; rank++)
             if (comm->net.hosts->host_of[rank] != comm->net.hosts->host) TUTTI_TRY(fail_dead_peer(comm, rank));
-        nanosleep(&moment, NULL);
+        tutti_nap(2 * TUTTI_NS_PER_MS);
     }
     return TUTTI_OK;
 }

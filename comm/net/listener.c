@@ -26,7 +26,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
@@ -250,9 +249,8 @@ static void accept_one(server *s, const watched *listener) {
     int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-        struct timespec pause = {.tv_nsec = 10 * TUTTI_NS_PER_MS};
         if (full && s->npending > 0) make_room(s);
-        else if (full) nanosleep(&pause, NULL);
+        else if (full) tutti_nap(10 * TUTTI_NS_PER_MS);
         return;
     }
     if (s->npending == MOST_PENDING) make_room(s);

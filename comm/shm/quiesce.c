@@ -3,8 +3,6 @@
  */
 #include "comm/shm/quiesce.h"
 
-#include <time.h>
-
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/log.h"
 #include "comm/base/page.h"
@@ -29,10 +27,9 @@ static bool is_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
 static bool wait_until_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_deadline deadline = tutti_deadline_after_ms(MOST_WAIT_MS);
     while (!is_quiet(comm, op, rank)) {
-        struct timespec pause = {.tv_nsec = 200000};
         /* Threads of this process are stopped only all together. */
         if (!comm->members[rank].process->self && tutti_deadline_passed(&deadline)) return false;
-        nanosleep(&pause, NULL);
+        tutti_nap(200 * TUTTI_NS_PER_US);
     }
     return true;
 }

@@ -105,7 +105,7 @@ static tutti_status check_own_name(const tutti_launch_options *options) {
                !tutti_deadline_passed(&deadline)) {}
         if (status != TUTTI_OK && status != TUTTI_NOT_YET) {
             snprintf(reason, sizeof reason, "%s", tutti_last_error());
-            usleep(KNOWN_PAUSE_MS * 1000);
+            tutti_nap(KNOWN_PAUSE_MS * TUTTI_NS_PER_MS);
         }
         tutti_lookup_end(lookup);
     }

@@ -89,7 +89,7 @@ static void take_event(tutti_launch_nodes *nodes, const char *event) {
 static tutti_status listen(tutti_launch_nodes *nodes) {
     char name[40], event[TUTTI_LAUNCH_EVENT_BYTES + 1];
     if (!nodes->open) {
-        usleep(TUTTI_LAUNCH_LISTEN_MS * 100);
+        tutti_nap(TUTTI_LAUNCH_LISTEN_MS * TUTTI_NS_PER_MS / 10);
         return TUTTI_OK;
     }
     snprintf(name, sizeof name, "event/%d", nodes->nevents + 1);

@@ -7,7 +7,6 @@
  */
 #include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
@@ -21,7 +20,7 @@
 #include "comm/p2p/p2p.h"
 
 #define YIELDS      200                    /* before a wait sleeps */
-#define NAP_NS      (50 * INT64_C(1000))   /* between two polls */
+#define NAP_NS      (50 * TUTTI_NS_PER_US) /* between two polls */
 #define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two checks of the peers */
 #define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page reports it as complete */
 
@@ -64,7 +63,7 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
 static tutti_status await_death(const tutti_nccl_state *state, const tutti_op *op) {
     for (int64_t waited_ns = 0; waited_ns < TUTTI_NCCL_DOUBT_NS; waited_ns += LOOK_NS) {
         TUTTI_TRY(look(state, op));
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        tutti_nap(LOOK_NS);
     }
     return TUTTI_OK;
 }
@@ -122,7 +121,7 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
             sched_yield();
             continue;
         }
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        tutti_nap(NAP_NS);
         if (tutti_now_ns() < next_look_ns) continue;
         TUTTI_TRY(look_again(state, op, &gone_ns));
         if (tutti_deadline_passed(&deadline)) return timed_out(state, reason);

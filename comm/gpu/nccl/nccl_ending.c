@@ -5,7 +5,6 @@
  * including hanging kernels of other communicators, whose aborts must not wait for this one.
  */
 #include <stdlib.h>
-#include <time.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
@@ -13,16 +12,14 @@
 #include "bootstrap/base/thread.h"
 #include "comm/gpu/nccl/nccl_state.h"
 
-static void doze(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-}
+#define LOOK_NS (200 * TUTTI_NS_PER_US)
 
 /* False: it failed or did not finish in time. */
 static bool finalize(const tutti_nccl_ending *ending) {
     tutti_nccl_result result = ending->nccl->ncclCommFinalize(ending->handle);
     int64_t end_ns = tutti_now_ns() + TUTTI_NCCL_LINGER_NS;
     while (result == TUTTI_NCCL_IN_PROGRESS && tutti_now_ns() < end_ns) {
-        doze();
+        tutti_nap(LOOK_NS);
         if (ending->nccl->ncclCommGetAsyncError(ending->handle, &result) != TUTTI_NCCL_SUCCESS) return false;
     }
     return result == TUTTI_NCCL_SUCCESS;
@@ -74,7 +71,7 @@ void tutti_nccl_ending_abort(tutti_nccl_state *state) {
 
 void tutti_nccl_ending_wait(const tutti_nccl_ending *ending, int64_t end_ns) {
     while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
-        doze();
+        tutti_nap(LOOK_NS);
 }
 
 void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {

@@ -8,7 +8,6 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
@@ -60,7 +59,7 @@ static tutti_nccl_comm settle(tutti_nccl_state *state) {
         if (state->nccl->ncclCommGetAsyncError(comm, &result) != TUTTI_NCCL_SUCCESS) return comm;
         if (result != TUTTI_NCCL_IN_PROGRESS || tutti_now_ns() >= end_ns) return comm;
         tutti_unlock_in(TUTTI_LOCK_NCCL, &state->lock);
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        tutti_nap(50 * TUTTI_NS_PER_US);
         tutti_lock_in(TUTTI_LOCK_NCCL, &state->lock);
     }
     return NULL;

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
@@ -147,11 +146,10 @@ static void release_once(tutti_same_gpu_counters *counters, int nranks) {
 
 static void *keep_releasing(void *argument) {
     tutti_same_gpu_release *r = argument;
-    const struct timespec moment = {.tv_nsec = TUTTI_NS_PER_MS};
     for (int64_t end_ns = tutti_now_ns() + RELEASE_MS * TUTTI_NS_PER_MS; tutti_now_ns() < end_ns;) {
         if (atomic_load(&r->lasts)) end_ns = tutti_now_ns() + RELEASE_MS * TUTTI_NS_PER_MS;
         release_once(r->counters, r->nranks);
-        nanosleep(&moment, NULL);
+        tutti_nap(TUTTI_NS_PER_MS);
     }
     for (int i = 0; i < r->nslots; i++) tutti_same_gpu_return_slot(r->slots[i]);
     free(r);

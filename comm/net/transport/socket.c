@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
@@ -132,8 +131,7 @@ static void wait_until_sent(int socket) {
         if (got > 0) continue;
         bool over = got < 0 ? !tutti_socket_is_passing(errno) : is_reset(socket);
         if (over || ioctl(socket, SIOCOUTQ, &unsent) != 0 || unsent <= 1 || tutti_now_ns() >= until_ns) return;
-        struct timespec pause = {.tv_nsec = 200000};
-        nanosleep(&pause, NULL);
+        tutti_nap(200 * TUTTI_NS_PER_US);
     }
 }
 
