@@ -19,7 +19,6 @@
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/health/heartbeat.h"
-#include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/peer.h"
@@ -175,7 +174,7 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_inflight *track) {
                    comm->name, describe(track, name, sizeof name));
         return tutti_comm_give_up(comm, TUTTI_ERR_BROKEN);
     }
-    return tutti_comm_give_up(comm, tutti_monitor_died(comm, rank, describe(track, name, sizeof name)));
+    return tutti_comm_give_up(comm, tutti_peer_fail_died(comm, rank, describe(track, name, sizeof name)));
 }
 
 /* Checks the calls in flight. Any problem breaks the communicator. With the lock of tracks held. */
@@ -220,7 +219,7 @@ static tutti_status judge_graphs(tutti_stream_comm *gpu) {
     else if (gpu->tracks->dead_ns == 0) gpu->tracks->dead_ns = now_ns;
     if (rank < 0 && gpu->engine->health != NULL) return gpu->engine->health(gpu->comm);
     if (rank < 0 || now_ns - gpu->tracks->dead_ns < GRACE_NS) return TUTTI_OK;
-    return tutti_monitor_died(comm, rank, "CUDA graphs with calls");
+    return tutti_peer_fail_died(comm, rank, "CUDA graphs with calls");
 }
 
 /* As check, for the calls in graphs. */

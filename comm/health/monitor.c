@@ -31,14 +31,6 @@ const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
     return state == 'T' || state == 't' ? "is stopped" : state == 'Z' ? "has ended" : "lives";
 }
 
-tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *what) {
-    const tutti_peer *peer = comm->members[rank].process;
-    char job[40];
-    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d%s) died; %s of communicator \"%s\" cannot go on",
-                      tutti_comm_shown(comm, rank), peer->host, (int)peer->pid, tutti_comm_job_rank(comm, rank, job),
-                      what, comm->name);
-}
-
 /* True if `rank` has done everything that op needs from it. */
 static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
@@ -59,7 +51,7 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     char call[160];
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
-    if (dead && !departed) return tutti_comm_break(comm, tutti_monitor_died(comm, rank, call));
+    if (dead && !departed) return tutti_comm_break(comm, tutti_peer_fail_died(comm, rank, call));
     tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
                tutti_comm_shown(comm, rank), comm->name, call);
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);

@@ -20,9 +20,6 @@ void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, siz
 /* Breaks the communicator because `rank` made another call; the error text shows both calls. */
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post);
 
-/* Sets the error "rank 3 (host a, pid 17) died; WHAT of communicator "c" cannot go on", and returns its status. */
-tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *what);
-
 /* State of the process of `rank`: "lives", "is stopped", "has ended", "is a thread of this process". */
 const char *tutti_monitor_process_state(const tutti_comm *comm, int rank);
 

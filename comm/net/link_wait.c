@@ -273,15 +273,11 @@ static int first_to_die(const tutti_comm *comm, int rank) {
 }
 
 static tutti_status fail_dead_peer(tutti_comm *comm, int rank) {
-    char name[128], call[160];
+    char call[160];
     if (!tutti_peer_ended(comm->members[rank].process)) return TUTTI_OK;
-    rank = first_to_die(comm, rank);
     tutti_call record = tutti_call_of(comm->wait_state.op);
-    tutti_fail(TUTTI_ERR_PEER_DIED,
-               "%s died, or its host does not answer any more; %s of communicator \"%s\" cannot go on",
-               tutti_peer_describe_rank(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
-               comm->name);
-    return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
+    tutti_call_describe(&record, call, sizeof call);
+    return tutti_comm_break(comm, tutti_peer_fail_died(comm, first_to_die(comm, rank), call));
 }
 
 /* A lost connection may only be a consequence of a death elsewhere, after which the other side could not send its

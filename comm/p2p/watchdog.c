@@ -115,19 +115,17 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
     /* A remote process that is gone may have left; a request for any rank does not need it. */
     bool died = !process->remote || tutti_peer_ended(process);
     if (needed_rank(request) < 0 && !channel->broken && !died) return false;
-    char what[512];
+    char what[512], name[192];
     tutti_request_describe(request, what, sizeof what);
+    tutti_peer_describe_rank(request->port->comm, rank, name, sizeof name);
     verdict->status = channel->broken ? TUTTI_ERR_DATA : TUTTI_ERR_PEER_DIED;
     if (channel->broken)
-        snprintf(verdict->text, sizeof verdict->text, "messages from rank %d (host %s, pid %d) cannot be read: %s; %s",
-                 rank, process->host, (int)process->pid, channel->error, what);
-    else if (died)
-        snprintf(verdict->text, sizeof verdict->text, "rank %d (host %s, pid %d) died; %s", rank, process->host,
-                 (int)process->pid, what);
+        snprintf(verdict->text, sizeof verdict->text, "messages from %s cannot be read: %s; %s", name, channel->error,
+                 what);
+    else if (died) snprintf(verdict->text, sizeof verdict->text, "%s died; %s", name, what);
     else
-        snprintf(verdict->text, sizeof verdict->text,
-                 "rank %d (host %s, pid %d) has ended or can no longer be reached (%s); %s", rank, process->host,
-                 (int)process->pid, channel->error, what);
+        snprintf(verdict->text, sizeof verdict->text, "%s has ended or can no longer be reached (%s); %s", name,
+                 channel->error, what);
     return true;
 }
 

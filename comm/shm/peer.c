@@ -212,8 +212,16 @@ const char *tutti_peer_describe_rank(const tutti_comm *comm, int rank, char *tex
     const tutti_peer *peer = comm->members != NULL ? comm->members[rank].process : NULL;
     char job[40];
     if (peer != NULL)
-        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", rank, peer->host, (int)peer->pid,
-                 tutti_comm_job_rank(comm, rank, job));
-    else snprintf(text, capacity, "rank %d", rank);
+        snprintf(text, capacity, "rank %d (host %s, pid %d%s)", tutti_comm_shown(comm, rank), peer->host,
+                 (int)peer->pid, tutti_comm_job_rank(comm, rank, job));
+    else snprintf(text, capacity, "rank %d", tutti_comm_shown(comm, rank));
     return text;
+}
+
+tutti_status tutti_peer_fail_died(const tutti_comm *comm, int rank, const char *what) {
+    char name[192];
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "%s died%s; %s of communicator \"%s\" cannot go on",
+                      tutti_peer_describe_rank(comm, rank, name, sizeof name),
+                      comm->members[rank].process->remote ? ", or its host does not answer any more" : "", what,
+                      comm->name);
 }

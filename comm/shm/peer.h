@@ -88,5 +88,7 @@ static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t addres
 
 /* "rank 3 (host b, pid 7)"; only the rank where its process is not known. Returns `text`. */
 const char *tutti_peer_describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity);
+/* Sets the error "rank 3 (host b, pid 7) died; WHAT of communicator "c" cannot go on", and returns its status. */
+tutti_status tutti_peer_fail_died(const tutti_comm *comm, int rank, const char *what);
 
 #endif
