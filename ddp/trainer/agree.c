@@ -4,12 +4,12 @@
  */
 #include <string.h>
 
+#include "ddp/trainer/hash.h"
 #include "ddp/trainer/train.h"
 
-/* FNV-1a. */
 static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
     const unsigned char *next = data;
-    for (size_t i = 0; i < bytes; i++) digest = (digest ^ next[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < bytes; i++) digest = tutti_trainer_hash_add(digest, next[i]);
     return digest;
 }
 
@@ -80,7 +80,7 @@ tutti_status tutti_trainer_agree(const tutti_trainer *train) {
                                  options->check_parameters};
     double reals[] = {train->schedule.lr, train->schedule.factor, train->update.options.momentum,
                       options->weight_decay};
-    uint64_t digest = UINT64_C(0xcbf29ce484222325);
+    uint64_t digest = TUTTI_TRAINER_HASH_BASIS;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix_text(digest, texts[i]);
     for (int i = 0; i < train->list->count; i++) digest = mix_layer(digest, &train->list->layers[i]);
     digest = mix_operations(digest, given->train_ops, given->ntrain_ops);

@@ -7,18 +7,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ddp/trainer/hash.h"
 #include "ddp/trainer/layers/parallel.h"
 
 #define PIECE 4096 /* elements copied to the host at a time */
 
-/* FNV-1a over the numbers as words. */
+/* Over the numbers as words. */
 static tutti_status hash(tutti_compute *compute, const tutti_parameter *parameter, uint64_t *hash_out) {
     uint32_t words[PIECE];
-    uint64_t value = UINT64_C(0xcbf29ce484222325);
+    uint64_t value = TUTTI_TRAINER_HASH_BASIS;
     for (size_t first = 0; first < parameter->count; first += PIECE) {
         const size_t some = parameter->count - first < PIECE ? parameter->count - first : PIECE;
         TUTTI_TRY(compute->kernels->download(compute, words, parameter->data + first, some * sizeof *words));
-        for (size_t i = 0; i < some; i++) value = (value ^ words[i]) * UINT64_C(0x100000001b3);
+        for (size_t i = 0; i < some; i++) value = tutti_trainer_hash_add(value, words[i]);
     }
     *hash_out = value;
     return TUTTI_OK;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ddp/trainer/hash.h"
+
 /* Limits of a forward and backward run of a measured piece, unless a single sample exceeds them: operations, and
  * bytes of its arrays. They amount to some milliseconds. */
 #define MOST_FLOPS 6e8
@@ -17,14 +19,13 @@ void tutti_auto_pieces_fini(tutti_auto_pieces *pieces) {
 }
 
 size_t tutti_auto_pieces_hash(const void *key, size_t bytes) {
-    uint64_t digest = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = TUTTI_TRAINER_HASH_BASIS;
     for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
         uint32_t word;
         memcpy(&word, (const char *)key + i, sizeof word);
-        digest = (digest ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-        digest ^= digest >> 32;
+        hash = tutti_trainer_hash_add(hash, word);
     }
-    return (size_t)digest;
+    return (size_t)(hash ^ hash >> 32);
 }
 
 /* The piece's slot in the table, or the free slot where it belongs. */

@@ -91,8 +91,7 @@ tutti_status tutti_speed_file_read(const char *path, const char *machine, tutti_
 /* Replaces the file's content by all pieces whose times are known. */
 tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_auto_pieces *pieces);
 
-/* The hash of a key without padding whose size is a multiple of 4 bytes: FNV-1a by words, with the high bits folded
- * into the low ones. */
+/* The hash of a key without padding whose size is a multiple of 4 bytes. */
 size_t tutti_auto_pieces_hash(const void *key, size_t bytes);
 
 #endif
