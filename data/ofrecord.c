@@ -113,15 +113,14 @@ static tutti_status open_part(const ofrecord_source *source, int part, tutti_ofr
     TUTTI_TRY(tutti_ofrecord_part_path(source->folder, source->prefix, source->digits, part, path, sizeof path));
     const tutti_status status = tutti_ofrecord_file_open(path, file_out);
     if (status != TUTTI_ERR_CONFIG) return status;
-    char words[PATH_BYTES + 128], suffix[32];
-    snprintf(words, sizeof words, "%s", tutti_last_error());
+    char suffix[32];
     if (source->digits > 0) snprintf(suffix, sizeof suffix, "%d digits", source->digits);
     else snprintf(suffix, sizeof suffix, "no digits in front");
     return tutti_fail(status,
                       "%s; expected %d files whose names are %s and a number from 0 on with %s: see data_part_num, "
                       "part_name_prefix and part_name_suffix_length (tutti-train --data-part-num, --test-part-num, "
                       "--part-prefix and --part-suffix-length)",
-                      words, source->nparts, source->prefix, suffix);
+                      tutti_last_error(), source->nparts, source->prefix, suffix);
 }
 
 static void to_hwc(const ofrecord_source *source, const void *decoded, void *image) {

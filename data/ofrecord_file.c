@@ -35,10 +35,8 @@ void tutti_ofrecord_file_close(tutti_ofrecord_file *file) {
 }
 
 tutti_status tutti_ofrecord_file_blame(const tutti_ofrecord_file *file, tutti_status status, int64_t offset) {
-    char words[1024];
-    snprintf(words, sizeof words, "%s", tutti_last_error());
     return tutti_fail(status, "%s: record %lld at offset %lld: %s", file->path, (long long)file->record,
-                      (long long)offset, words);
+                      (long long)offset, tutti_last_error());
 }
 
 static tutti_status fail_here(const tutti_ofrecord_file *file, const char *words) {

@@ -33,7 +33,7 @@ typedef enum answer { UNKNOWN, YES, NO } answer;
 /* Written under the lock. */
 static struct {
     answer loaded, works;                      /* is the module in this process? was its check good? */
-    char reason[512];                          /* the error where either is NO */
+    tutti_error reason;                        /* the error where either is NO */
     _Atomic(const tutti_cuda_module *) module; /* pairs: stored with release when loaded becomes YES */
     atomic_bool opened;                        /* by tutti_device_open, or a call for the kernels or operators */
 } state;
@@ -69,10 +69,10 @@ static tutti_status load(void) {
             state.loaded = YES;
             return TUTTI_OK;
         }
-        snprintf(state.reason, sizeof state.reason, "%s", tutti_last_error());
+        state.reason = tutti_fail_save();
         state.loaded = NO;
     }
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", state.reason);
+    return tutti_fail_again(TUTTI_ERR_UNSUPPORTED, &state.reason);
 }
 
 /* The caller holds the lock. */
@@ -81,9 +81,9 @@ static tutti_status check(const tutti_cuda_module *module) {
     if (state.works == UNKNOWN) {
         state.works = module->device.check() == TUTTI_OK ? YES : NO;
         if (state.works == YES) return TUTTI_OK;
-        snprintf(state.reason, sizeof state.reason, "%s", tutti_last_error());
+        state.reason = tutti_fail_save();
     }
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", state.reason);
+    return tutti_fail_again(TUTTI_ERR_UNSUPPORTED, &state.reason);
 }
 
 static tutti_status open_module(const tutti_cuda_module **module_out) {
@@ -201,7 +201,7 @@ static const tutti_cuda_module *module_to_ask(void) {
     tutti_lock(TUTTI_LOCK_DEVICE);
     bool first = state.loaded == UNKNOWN;
     if (load() != TUTTI_OK && first)
-        tutti_log(TUTTI_LOG_INFO, "the CUDA driver is loaded, but GPU memory is not recognised: %s", state.reason);
+        tutti_log(TUTTI_LOG_INFO, "the CUDA driver is loaded, but GPU memory is not recognised: %s", state.reason.text);
     tutti_unlock(TUTTI_LOCK_DEVICE);
     return atomic_load_explicit(&state.module, memory_order_acquire);
 }

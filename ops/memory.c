@@ -3,7 +3,6 @@
  *
  * Invariant: nothing here, and no operator, waits for a GPU. A call's temporary memory is released in stream order.
  */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/device.h"
@@ -17,10 +16,8 @@ tutti_status tutti_ops_find_kernels(const char *name, const tutti_placement *pla
     if (tutti_placement_memory(placement) != TUTTI_MEMORY_CUDA) return TUTTI_OK;
     tutti_status status = tutti_device_operators(kernels_out);
     if (status == TUTTI_OK) return status;
-    char reason[400];
-    snprintf(reason, sizeof reason, "%s", tutti_last_error());
     return tutti_fail(status, "%s of tensors in CUDA memory: %s; tutti_tensor_to_global moves them to the host's", name,
-                      reason);
+                      tutti_last_error());
 }
 
 tutti_status tutti_ops_visit(const tutti_placement *placement, tutti_status (*run)(void *context), void *context) {

@@ -125,6 +125,16 @@ tutti_status tutti_fail_context(tutti_status status, const char *format, ...) {
     return tutti_fail(status, "%s: %s", text, tutti_last_error());
 }
 
+tutti_error tutti_fail_save(void) {
+    tutti_error error;
+    snprintf(error.text, sizeof error.text, "%s", tutti_last_error());
+    return error;
+}
+
+tutti_status tutti_fail_again(tutti_status status, const tutti_error *error) {
+    return tutti_fail(status, "%s", error->text);
+}
+
 /* Bytes of the UTF-8 character that begins at c; 0: invalid. */
 static size_t character_bytes(const unsigned char *c) {
     size_t bytes = *c < 0x80                 ? 1

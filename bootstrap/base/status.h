@@ -16,6 +16,14 @@ tutti_status tutti_fail_errno(int error, const char *format, ...) TUTTI_PRINTF(2
 /* Prepends "<format...>: " to the recorded text; returns `status`. */
 tutti_status tutti_fail_context(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
 
+/* A thread's error text, saved while the thread makes calls that may fail, too, such as those of a cleanup. */
+typedef struct tutti_error {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+} tutti_error;
+tutti_error tutti_fail_save(void);
+/* Records the saved text again; returns `status`. */
+tutti_status tutti_fail_again(tutti_status status, const tutti_error *error);
+
 /* Makes an external text safe to print on a terminal: replaces control characters (C0 and C1, also as UTF-8) by
  * blanks, and bytes that are not valid UTF-8 by question marks. */
 void tutti_make_printable(char *text);

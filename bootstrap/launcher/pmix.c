@@ -33,7 +33,7 @@ typedef struct question {
     char text[TUTTI_PMIX_TEXT_BYTES];
     tutti_world world;
     tutti_status status;
-    char error[TUTTI_ERROR_TEXT_BYTES];
+    tutti_error error;
 } question;
 
 static void destroy(tutti_async_call *call) {
@@ -45,7 +45,7 @@ static void ask(tutti_async_call *call) {
     char text[TUTTI_PMIX_TEXT_BYTES] = "";
     q->status = q->of_world ? q->module->read_world(&q->world)
                             : q->module->exchange(q->tells ? q->text : NULL, q->timeout_s, text);
-    if (q->status != TUTTI_OK) snprintf(q->error, sizeof q->error, "%s", tutti_last_error());
+    if (q->status != TUTTI_OK) q->error = tutti_fail_save();
     else if (!q->of_world) memcpy(q->text, text, sizeof text);
 }
 
@@ -74,7 +74,7 @@ static tutti_status await(question *q) {
                       "waits until TUTTI_CONNECT_TIMEOUT_MS",
                       (long long)(deadline.spent_ns / TUTTI_NS_PER_S));
     }
-    return q->status == TUTTI_OK ? TUTTI_OK : tutti_fail(q->status, "%s", q->error);
+    return q->status == TUTTI_OK ? TUTTI_OK : tutti_fail_again(q->status, &q->error);
 }
 
 /* Creates a question; the caller fills in what to ask, and releases its call. */

@@ -111,12 +111,11 @@ static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *re
         return seek(world, where, secret, address != NULL ? address : "127.0.0.1", &rendezvous->client);
     }
     if (status != TUTTI_ERR_CONFIG) return status;
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     TUTTI_TRY(tutti_store_check_holder(where->port));
     status = tutti_store_client_reach(where->host, where->port, &wanted, &rendezvous->client);
     if (status == TUTTI_ERR_REFUSED) return status;
-    if (status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", reason);
+    if (status != TUTTI_OK) return tutti_fail_again(TUTTI_ERR_CONFIG, &error);
     tutti_log(TUTTI_LOG_INFO, "joins the store that already listens at %s:%d", where->host, where->port);
     return TUTTI_OK;
 }
@@ -213,10 +212,9 @@ void tutti_rendezvous_hurry(tutti_rendezvous *rendezvous) {
 
 void tutti_rendezvous_close(tutti_rendezvous *rendezvous) {
     if (rendezvous == NULL) return;
-    char error[TUTTI_ERROR_TEXT_BYTES]; /* keeps the text of the error that led to this close */
-    snprintf(error, sizeof error, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save(); /* the one that led to this close */
     if (!rendezvous->agent) leave(rendezvous);
-    (void)tutti_fail(TUTTI_OK, "%s", error);
+    tutti_fail_again(TUTTI_OK, &error);
     tutti_store_client_close(rendezvous->client);
     free(rendezvous);
 }

@@ -151,8 +151,8 @@ tutti_status tutti_create_end(tutti_comm *comm) {
 
 void tutti_create_cancel(tutti_comm *comm) {
     if (comm == NULL) return;
-    tutti_fail(TUTTI_ERR_ABORTED, "the creation of communicator \"%s\" failed on rank %d: %s", comm->name, comm->rank,
-               tutti_last_error());
+    tutti_fail_context(TUTTI_ERR_ABORTED, "the creation of communicator \"%s\" failed on rank %d", comm->name,
+                       comm->rank);
     tutti_comm_break(comm, TUTTI_ERR_ABORTED);
     dismantle(comm);
 }
@@ -180,10 +180,9 @@ static tutti_status create(int rank, int nranks, const tutti_store *store, const
     TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
     tutti_status status = nranks > 1 ? tutti_init_from_store(comm, store, prefix, tutti_create_end) : meet_alone(comm);
     if (status != TUTTI_OK) {
-        char text[TUTTI_ERROR_TEXT_BYTES];
-        snprintf(text, sizeof text, "%s", tutti_last_error());
+        const tutti_error error = tutti_fail_save();
         tutti_create_cancel(comm);
-        return tutti_fail(status, "%s", text);
+        return tutti_fail_again(status, &error);
     }
     tutti_route_log_hosts(comm);
     *comm_out = comm;

@@ -93,10 +93,9 @@ static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, con
 }
 
 static tutti_status cancel_with(tutti_comm *comm, tutti_status status) {
-    char text[TUTTI_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tutti_create_cancel(comm);
-    return tutti_fail(status, "%s", text);
+    return tutti_fail_again(status, &error);
 }
 
 /* ------------------------------------------------------------------------------------------------- split */
@@ -169,10 +168,9 @@ done:
 
 /* All ranks of the parent take part, even those whose own part has failed; they then return that failure. */
 static tutti_status split_streams(tutti_comm *parent, tutti_comm *child, int color, tutti_status so_far) {
-    char text[TUTTI_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", so_far != TUTTI_OK ? tutti_last_error() : "");
+    const tutti_error error = tutti_fail_save();
     tutti_status status = tutti_stream_split(parent, so_far == TUTTI_OK ? child : NULL, color);
-    return so_far == TUTTI_OK ? status : tutti_fail(so_far, "%s", text);
+    return so_far == TUTTI_OK ? status : tutti_fail_again(so_far, &error);
 }
 
 tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,

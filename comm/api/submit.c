@@ -163,11 +163,10 @@ tutti_status tutti_group_cancel(tutti_comm *comm) {
 /* A part could not be started, and peers wait for it; those before it are under way, in the caller's buffers. The
  * communicator breaks, which ends them. */
 static tutti_status end_started(tutti_comm *comm, tutti_work *whole, tutti_status status) {
-    char text[TUTTI_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tutti_comm_give_up(comm, status);
     (void)tutti_work_finish(whole);
-    return tutti_fail(status, "%s", text);
+    return tutti_fail_again(status, &error);
 }
 
 tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {

@@ -24,14 +24,13 @@ static void tell_hosts_if_broken(tutti_comm *comm) {
 }
 
 static tutti_status run(tutti_work *work) {
-    char text[TUTTI_ERROR_TEXT_BYTES];
     TUTTI_TRY(tutti_comm_check(work->comm));
     tutti_task_comm = work->comm;
     tutti_status status = work->function(work->context);
     tutti_task_comm = NULL;
-    if (status != TUTTI_OK) snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tell_hosts_if_broken(work->comm);
-    return status == TUTTI_OK ? status : tutti_fail(status, "%s", text);
+    return status == TUTTI_OK ? status : tutti_fail_again(status, &error);
 }
 
 static tutti_status check(tutti_comm *comm, const tutti_options *options) {

@@ -39,7 +39,7 @@ struct tutti_error_poll {
     _Atomic int64_t expected_ns;       /* when calls were last in flight */
     _Atomic(tutti_event_handle) event; /* never recorded: the query reports on the GPU alone; NULL: not open */
     atomic_int status;                 /* written by the thread, release; pairs with the acquire in failure_of */
-    char text[TUTTI_ERROR_TEXT_BYTES];
+    tutti_error error;
 };
 
 static struct {
@@ -75,7 +75,7 @@ static tutti_status open_poll(tutti_error_poll *fault) {
 /* TUTTI_OK, or the failure that CUDA has reported, as this thread's error. */
 static tutti_status failure_of(const tutti_error_poll *fault) {
     tutti_status status = (tutti_status)atomic_load_explicit(&fault->status, memory_order_acquire);
-    return status == TUTTI_OK ? TUTTI_OK : tutti_fail(status, "%s", fault->text);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_fail_again(status, &fault->error);
 }
 
 static tutti_status ask_cuda(const tutti_error_poll *fault) {
@@ -89,7 +89,7 @@ static void look(tutti_error_poll *fault) {
     if (atomic_load_explicit(&fault->status, memory_order_relaxed) != TUTTI_OK) return;
     tutti_status status = ask_cuda(fault);
     if (status == TUTTI_OK || status == TUTTI_NOT_YET) return;
-    snprintf(fault->text, sizeof fault->text, "%s", tutti_last_error());
+    fault->error = tutti_fail_save();
     atomic_store_explicit(&fault->status, (int)status, memory_order_release);
 }
 

@@ -240,13 +240,12 @@ static void end_work(tutti_inflight *track, tutti_status status) {
 
 /* True if the stream has passed the call. A GPU failure breaks the communicator. */
 static bool has_passed(tutti_stream_comm *gpu, tutti_inflight *track) {
-    char name[160], error[TUTTI_ERROR_TEXT_BYTES];
+    char name[160];
     tutti_status status = tutti_stream_event_ask(track->done);
     if (status == TUTTI_NOT_YET) return false;
     if (status != TUTTI_OK) {
-        snprintf(error, sizeof error, "%s", tutti_last_error());
-        status = tutti_fail(status, "%s of communicator \"%s\" failed in its stream on rank %d: %s",
-                            describe(track, name, sizeof name), gpu->comm->name, gpu->comm->rank, error);
+        tutti_fail_context(status, "%s of communicator \"%s\" failed in its stream on rank %d",
+                           describe(track, name, sizeof name), gpu->comm->name, gpu->comm->rank);
         tutti_comm_give_up(gpu->comm, status);
     }
     return true;

@@ -160,12 +160,11 @@ static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *e
  * repeat it or leave it out. */
 static tutti_status enqueue_captured(tutti_stream_comm *gpu, const tutti_stream_engine *engine,
                                      const tutti_stream_call *call) {
-    char text[TUTTI_ERROR_TEXT_BYTES];
     tutti_status status = engine->enqueue(gpu->comm, call);
     if (status == TUTTI_OK) return status;
-    snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     bool spared = engine->spares == NULL || engine->spares(gpu->comm);
-    tutti_fail(status, "%s", text);
+    tutti_fail_again(status, &error);
     return spared ? status : tutti_comm_give_up(gpu->comm, status);
 }
 

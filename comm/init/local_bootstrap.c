@@ -192,14 +192,13 @@ tutti_status tutti_local_bootstrap_open(tutti_local_bootstrap *c, const tutti_pe
 tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *c, tutti_status status) {
     tutti_local_message w;
     if (!tutti_local_leads(c)) {
-        char text[TUTTI_LOCAL_TEXT_BYTES];
-        snprintf(text, sizeof text, "%s", tutti_last_error());
+        const tutti_error error = tutti_fail_save();
         tutti_local_fill_message(&w, status);
         if (c->connection < 0) return status;
         tutti_status sent = tutti_local_wire_send(c->connection, &w, sizeof w, NULL, 0, c->deadline);
         if (sent == TUTTI_ERR_PEER_DIED)
             sent = TUTTI_OK; /* its last message, which holds the reason, is still to be read */
-        return status != TUTTI_OK ? tutti_fail(status, "%s", text) : sent;
+        return status != TUTTI_OK ? tutti_fail_again(status, &error) : sent;
     }
     for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && status == TUTTI_OK; local_rank++) {
         while (is_late(c, c->peers[local_rank].connection))
@@ -276,13 +275,12 @@ static tutti_status map_own(tutti_local_bootstrap *c, tutti_member *members) {
 /* Sends `status` to all connected ranks; ranks that have not connected cannot be reached. */
 static void send_all(const tutti_local_bootstrap *c, tutti_status status) {
     tutti_local_message w;
-    char text[TUTTI_LOCAL_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tutti_local_fill_message(&w, status);
     for (int local_rank = 1; local_rank < tutti_local_nmembers(c) && c->peers != NULL; local_rank++)
         if (c->peers[local_rank].connection >= 0)
             (void)tutti_local_wire_send(c->peers[local_rank].connection, &w, sizeof w, NULL, 0, c->deadline);
-    tutti_fail(status, "%s", text);
+    tutti_fail_again(status, &error);
 }
 
 tutti_status tutti_local_bootstrap_share(tutti_local_bootstrap *c, tutti_status status, tutti_member *members) {

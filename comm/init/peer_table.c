@@ -340,10 +340,9 @@ static tutti_status pack(const gathering *g, tutti_peer_table **table_out) {
 /* Writes `head` (head_bytes) followed by this thread's error text; returns the error again. */
 static tutti_status set_reason(const tutti_kv_tree *tree, const char *key, const void *head, size_t head_bytes,
                                tutti_status status) {
-    char text[TEXT_BYTES], value[sizeof(tutti_peer_table) + TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
+    char value[sizeof(tutti_peer_table) + TEXT_BYTES], *text = value + head_bytes;
     memcpy(value, head, head_bytes);
-    memcpy(value + head_bytes, text, strlen(text));
+    snprintf(text, TEXT_BYTES, "%s", tutti_last_error());
     tutti_kv_tree_set(tree, key, value, head_bytes + strlen(text));
     return tutti_fail(status, "%s", text);
 }

@@ -35,7 +35,7 @@ struct tutti_async_connect {
     int64_t timeout_ms;
     tutti_pipe *pipe; /* the result; NULL: see `status` and `error` */
     tutti_status status;
-    char error[TUTTI_ERROR_TEXT_BYTES];
+    tutti_error error;
     char turned[256]; /* why the transport tried before this one failed; "": there was none */
     atomic_int state; /* attempt_state */
 };
@@ -104,20 +104,19 @@ static tutti_status open_way(tutti_async_connect *o) {
  * is none. */
 static bool turn_to_next(tutti_async_connect *o) {
     static atomic_flag logged = ATOMIC_FLAG_INIT;
-    char why[TUTTI_ERROR_TEXT_BYTES];
+    const tutti_error why = tutti_fail_save();
     tutti_listener_info own;
     uint32_t tried = (UINT32_C(2) << o->conn_id.transport) - 1;
-    snprintf(why, sizeof why, "%s", tutti_last_error());
     int next = tutti_listener_open(&own) == TUTTI_OK
                    ? tutti_transport_common(own.transports & ~tried, o->listener.transports)
                    : -1;
     if (next < 0) {
-        tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", why);
+        tutti_fail_again(TUTTI_ERR_UNSUPPORTED, &why);
         return false;
     }
-    tutti_log(atomic_flag_test_and_set(&logged) ? TUTTI_LOG_DEBUG : TUTTI_LOG_WARN, "%s; using %s instead", why,
+    tutti_log(atomic_flag_test_and_set(&logged) ? TUTTI_LOG_DEBUG : TUTTI_LOG_WARN, "%s; using %s instead", why.text,
               tutti_transports[next]->name);
-    snprintf(o->turned, sizeof o->turned, "%.255s", why);
+    snprintf(o->turned, sizeof o->turned, "%.255s", why.text);
     o->conn_id.transport = (uint32_t)next;
     o->conn_id.lanes = tutti_multi_socket_lanes(tutti_transports[next]);
     o->reached = false;
@@ -136,7 +135,7 @@ static void *attempt_thread(void *argument) {
     tutti_async_connect *o = argument;
     o->status = open_pipe(o);
     explicit_bzero(o->connections, sizeof o->connections); /* contain keys */
-    if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
+    if (o->status != TUTTI_OK) o->error = tutti_fail_save();
     if (!is_first(o, DONE)) free_attempt(o);
     return NULL;
 }
@@ -169,7 +168,7 @@ tutti_status tutti_async_connect_take(tutti_async_connect *attempt, tutti_pipe *
     if (atomic_load_explicit(&attempt->state, memory_order_acquire) != DONE) return TUTTI_NOT_YET;
     tutti_status status = attempt->status;
     if (status == TUTTI_OK) *pipe_out = attempt->pipe;
-    else tutti_fail(status, "%s", attempt->error);
+    else tutti_fail_again(status, &attempt->error);
     attempt->pipe = NULL;
     free_attempt(attempt);
     return status;

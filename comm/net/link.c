@@ -219,14 +219,14 @@ static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const c
 }
 
 void tutti_link_break_all(tutti_comm *comm) {
-    char reason[TUTTI_ERROR_TEXT_BYTES];
     tutti_status status = comm->net.links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
     if (status == TUTTI_OK) return;
-    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     comm->net.links->nbusy = 0;
     for (int i = 0; i < 2 * comm->nranks; i++)
-        if (comm->net.links->all[i] != NULL) say(comm, comm->net.links->all[i], status, reason, /* goodbye */ false);
-    tutti_fail(status, "%s", reason);
+        if (comm->net.links->all[i] != NULL)
+            say(comm, comm->net.links->all[i], status, error.text, /* goodbye */ false);
+    tutti_fail_again(status, &error);
 }
 
 void tutti_link_close_all(tutti_comm *comm) {

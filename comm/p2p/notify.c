@@ -40,15 +40,14 @@ static void tell_all(const tutti_comm *comm, tutti_record record, const char *te
 
 void tutti_p2p_notify_broken(tutti_comm *comm) {
     if (comm->net.hosts == NULL || atomic_exchange(&comm->net.hosts->reported, true)) return;
-    char reason[TUTTI_BROKEN_TEXT_BYTES];
     tutti_status status = tutti_comm_check(comm);
     if (status == TUTTI_OK) return;
-    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tutti_lock(TUTTI_LOCK_P2P);
-    tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_BROKEN, .bytes = (uint64_t)-(int64_t)status}, reason);
+    tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_BROKEN, .bytes = (uint64_t)-(int64_t)status}, error.text);
     tutti_p2p_unlock();
     tutti_queue_serve_rest(comm);
-    tutti_fail(status, "%s", reason);
+    tutti_fail_again(status, &error);
 }
 
 tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status) {

@@ -123,10 +123,9 @@ static void carry_out(const tutti_verdict *verdict) {
     tutti_fail(verdict->status, "%s", verdict->text);
     tutti_status status = tutti_comm_break(verdict->port->comm, verdict->status);
     tutti_p2p_notify_broken(verdict->port->comm);
-    char text[TUTTI_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tutti_lock(TUTTI_LOCK_P2P);
-    fail_all(verdict->port, status, text);
+    fail_all(verdict->port, status, error.text);
     verdict->port->pins--;
     tutti_p2p_unlock();
 }

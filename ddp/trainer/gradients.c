@@ -175,11 +175,9 @@ static float *where(void *context, int parameter) {
 
 /* Explains the numbers of ranks in an error, which are those of the group's communicator. */
 static tutti_status explain(const tutti_gradient_group *group, tutti_status status) {
-    char text[1024];
     if (status == TUTTI_OK || group->ranks[0] == '\0') return status;
-    snprintf(text, sizeof text, "%s", tutti_last_error());
     return tutti_fail(status, "gradients, reduced by a communicator whose ranks 0, 1 ... are ranks %s of the job: %s",
-                      group->ranks, text);
+                      group->ranks, tutti_last_error());
 }
 
 static tutti_status ready(void *context, int parameter) {

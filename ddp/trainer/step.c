@@ -159,7 +159,6 @@ static tutti_status record_launch(tutti_step *step) {
 
 /* Records a step, if that is possible; it is replayed from the next step on. */
 static tutti_status record(tutti_step *step) {
-    char text[1024];
     tutti_status status = try_collective(step);
     if (status == TUTTI_ERR_UNSUPPORTED) {
         step->setup.eager = true;
@@ -168,8 +167,7 @@ static tutti_status record(tutti_step *step) {
     TUTTI_TRY(status);
     status = record_launch(step);
     if (status == TUTTI_OK) return status;
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    return tutti_fail(status, "%s (--eager trains without recording steps)", text);
+    return tutti_fail(status, "%s (--eager trains without recording steps)", tutti_last_error());
 }
 
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch) {

@@ -26,10 +26,8 @@ static tutti_status open_gpu(tutti_compute_options *options, tutti_compute **com
 }
 
 static tutti_status fail_without_gpu(void) {
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", tutti_last_error());
     return tutti_fail(TUTTI_ERR_UNSUPPORTED, "--device cuda: %s; leave out --device cuda to train on the processor",
-                      reason);
+                      tutti_last_error());
 }
 
 /* With --device auto uses a GPU if there is one. If it exists but cannot be used, rank 0 logs the reason. */

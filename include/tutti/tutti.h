@@ -91,7 +91,8 @@ TUTTI_API const char *tutti_status_name(tutti_status status);
  * failure. */
 TUTTI_API const char *tutti_last_error(void);
 
-/* Records the calling thread's error text and returns `status`: for code that is built on Tutti. */
+/* Records the calling thread's error text and returns `status`: for code that is built on Tutti. tutti_last_error() may
+ * be one of the arguments. */
 TUTTI_API tutti_status tutti_fail(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
 
 /* Structs that begin with `size_t struct_bytes` may grow in later versions. A call takes such a struct from a program

@@ -9,7 +9,6 @@
  * With some of them: the ranks of the others have no streams, so all work is done on the host, with copies of the
  * shards, and the call waits for it.
  */
-#include <stdio.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
@@ -39,10 +38,9 @@ static tutti_status run_with_scratch(tutti_run *r) {
     TUTTI_TRY(tutti_scratch_take(pool, r->device, r->plan->scratch_bytes, stream, &scratch));
     r->scratch = tutti_scratch_memory(scratch);
     tutti_status status = tutti_plan_run_steps(r);
-    char text[TUTTI_ERROR_TEXT_BYTES];
-    if (status != TUTTI_OK) snprintf(text, sizeof text, "%s", tutti_last_error());
+    const tutti_error error = tutti_fail_save();
     tutti_status given = tutti_scratch_give(pool, r->device, scratch, stream);
-    return status != TUTTI_OK ? tutti_fail(status, "%s", text) : given;
+    return status != TUTTI_OK ? tutti_fail_again(status, &error) : given;
 }
 
 static tutti_status run_captured(tutti_run *r) {

@@ -1,5 +1,5 @@
 /*
- * How texts that come from outside are printed.
+ * How texts that come from outside are printed, and saving errors.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -35,4 +35,12 @@ Test(status, invalid_utf_8_becomes_a_question_mark_and_ends_where_the_text_ends)
     cr_assert_str_eq(printable("\xf0\x9f\x98x"), "???x");
     cr_assert_str_eq(printable("\xc0\xaf\xff\xfe"), "????");
     cr_assert_str_eq(printable(""), "");
+}
+
+Test(status, a_saved_error_survives_later_ones) {
+    tutti_fail(TUTTI_ERR_SYSTEM, "the %d%% that matter", 100);
+    const tutti_error error = tutti_fail_save();
+    tutti_fail(TUTTI_ERR_MEMORY, "a cleanup failed, too");
+    cr_assert_eq(tutti_fail_again(TUTTI_ERR_SYSTEM, &error), TUTTI_ERR_SYSTEM);
+    cr_assert_str_eq(tutti_last_error(), "the 100% that matter");
 }

@@ -101,19 +101,16 @@ static tutti_status try_counter(tutti_same_gpu *s, tutti_stream stream) {
 }
 
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream) {
-    char reason[TUTTI_ERROR_TEXT_BYTES];
     if (!comm->cuda.streams->own.stream_waits) /* otherwise a host function waits, which can run only once */
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
                           "\"same_gpu\"): streams of this GPU cannot wait for memory by themselves",
                           comm->name);
-    if (!atomic_load(&s->graphs) && try_counter(s, stream) != TUTTI_OK) {
-        snprintf(reason, sizeof reason, "%s", tutti_last_error());
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
-                          "\"same_gpu\"): the driver does not capture waits for memory: %s",
-                          comm->name, reason);
-    }
+    if (!atomic_load(&s->graphs) && try_counter(s, stream) != TUTTI_OK)
+        return tutti_fail_context(TUTTI_ERR_UNSUPPORTED,
+                                  "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
+                                  "\"same_gpu\"): the driver does not capture waits for memory",
+                                  comm->name);
     atomic_store(&s->graphs, true); /* before the check: an abort sees it, or is seen */
     return atomic_load(&s->released) ? tutti_comm_check(comm) : TUTTI_OK;
 }

@@ -3,7 +3,6 @@
  */
 #include "ddp/trainer/layers/parallel.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -379,9 +378,7 @@ static tutti_status run(const tutti_compute *compute, const char *name, tutti_pl
         tutti_plan_run(plan, &src, &tensors[1],
                        &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
     if (status == TUTTI_OK) return TUTTI_OK;
-    char text[1024];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    return tutti_fail(status, "the output of layer %s: %s", name, text);
+    return tutti_fail(status, "the output of layer %s: %s", name, tutti_last_error());
 }
 
 tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node) {

@@ -27,7 +27,7 @@ static struct {
     bool asked;                     /* the fields below are valid */
     const tutti_ucx_module *module; /* NULL: UCX cannot be used */
     tutti_ucx_survey survey;
-    char reason[1024]; /* why UCX cannot be used */
+    tutti_error reason; /* why UCX cannot be used */
 } ucx;
 
 static tutti_status open_module(void) {
@@ -61,10 +61,10 @@ static tutti_status open_quietly(void) {
 
 static tutti_status need_module(void) {
     tutti_lock(TUTTI_LOCK_UCX);
-    if (!ucx.asked && open_quietly() != TUTTI_OK) snprintf(ucx.reason, sizeof ucx.reason, "%s", tutti_last_error());
+    if (!ucx.asked && open_quietly() != TUTTI_OK) ucx.reason = tutti_fail_save();
     ucx.asked = true;
     tutti_unlock(TUTTI_LOCK_UCX);
-    return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);
+    return ucx.module != NULL ? TUTTI_OK : tutti_fail_again(TUTTI_ERR_UNSUPPORTED, &ucx.reason);
 }
 
 /* Lets the kernel probe a silent peer, as for the transport tcp: nothing is ever sent on this socket. */
@@ -127,7 +127,7 @@ static void ucx_close(tutti_pipe *pipe) {
 
 static void describe(char *text, size_t capacity) {
     if (need_module() == TUTTI_OK) snprintf(text, capacity, "UCX %s: %s", ucx.survey.version, ucx.survey.ways);
-    else snprintf(text, capacity, "%s", ucx.reason);
+    else snprintf(text, capacity, "%s", ucx.reason.text);
 }
 
 const tutti_transport tutti_ucx_transport = {
