@@ -52,6 +52,19 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(SETTINGS, HELD, "settings", "bootstrap/base/settings.c", "the reading of settings"),
 };
 
+void tutti_cond_init(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+bool tutti_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t until_ns) {
+    const struct timespec until = {.tv_sec = until_ns / TUTTI_NS_PER_S, .tv_nsec = until_ns % TUTTI_NS_PER_S};
+    return pthread_cond_timedwait(condition, mutex, &until) == 0;
+}
+
 /* --------------------------------------------------------------------------------------------- order */
 
 #define MOST_HELD 16

@@ -108,6 +108,11 @@ static inline void tutti_unlock_in(tutti_lock_kind kind, pthread_mutex_t *mutex)
     pthread_mutex_unlock(mutex);
 }
 
+/* Conditions whose waits end by CLOCK_MONOTONIC. */
+void tutti_cond_init(pthread_cond_t *condition);
+/* May return early, as pthread_cond_wait; false: the time has passed. */
+bool tutti_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t until_ns);
+
 /* For waits on conditions. */
 static inline pthread_mutex_t *tutti_lock_mutex(tutti_lock_kind kind) {
     return &tutti_locks[kind].mutex;

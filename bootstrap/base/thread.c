@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "bootstrap/base/deadline.h"
+
 const tutti_thread_row tutti_threads[TUTTI_THREAD_KINDS] = {
     [TUTTI_THREAD_QUEUE] = {"tutti-queue", "one for a communicator, while it has work that no caller runs",
                             "runs a communicator's operations in the order of their calls"},
@@ -89,6 +91,42 @@ int tutti_thread_start(tutti_thread_kind kind, void *(*body)(void *), void *argu
     if (thread_out != NULL) *thread_out = thread;
     else pthread_detach(thread);
     return 0;
+}
+
+#define IDLE_NS TUTTI_NS_PER_S
+
+/* Takes a wake, or sleeps until there is one or the time has passed. */
+static void nap(tutti_service *s, int64_t until_ns) {
+    s->idle++;
+    while (s->wakes == 0 && tutti_cond_wait_until(&s->wake, tutti_lock_mutex(s->lock), until_ns)) {}
+    s->idle--;
+    if (s->wakes > 0) s->wakes--;
+}
+
+static void *serve(void *argument) {
+    tutti_service *s = argument;
+    tutti_lock(s->lock);
+    int64_t now_ns = tutti_now_ns(), worked_ns = now_ns, nap_ns = 0;
+    while (s->wakes > 0 || now_ns - worked_ns < IDLE_NS) {
+        nap(s, now_ns + nap_ns);
+        bool worked = s->round(&nap_ns);
+        now_ns = tutti_now_ns();
+        if (worked) worked_ns = now_ns;
+    }
+    s->threads--;
+    tutti_unlock(s->lock);
+    return NULL;
+}
+
+bool tutti_service_wake(tutti_service *s) {
+    if (!s->ready) tutti_cond_init(&s->wake);
+    s->ready = true;
+    if (s->wakes < s->most_threads) s->wakes++;
+    pthread_cond_signal(&s->wake);
+    if (s->wakes <= s->idle || s->threads == s->most_threads) return true;
+    if (tutti_thread_start(s->thread, serve, s, NULL) != 0) return false;
+    s->threads++;
+    return true;
 }
 
 int tutti_thread_count(tutti_thread_kind kind) {

@@ -3,22 +3,16 @@
  */
 #include "bootstrap/machine/async_call.h"
 
-#include <errno.h>
-#include <time.h>
-
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/thread.h"
 #include "bootstrap/machine/module.h"
 
 void tutti_async_call_init(tutti_async_call *call, void (*run)(tutti_async_call *call),
                            void (*destroy)(tutti_async_call *call)) {
-    pthread_condattr_t monotonic;
     pthread_mutex_init(&call->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&call->completed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    tutti_cond_init(&call->completed);
     call->references = 1;
     call->done = false;
     call->run = run;
@@ -53,18 +47,10 @@ int tutti_async_call_start(tutti_async_call *call) {
     return error;
 }
 
-static struct timespec in_ms(int64_t ms) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    int64_t ns = at.tv_nsec + ms * TUTTI_NS_PER_MS;
-    return (struct timespec){.tv_sec = at.tv_sec + (time_t)(ns / TUTTI_NS_PER_S),
-                             .tv_nsec = (long)(ns % TUTTI_NS_PER_S)};
-}
-
 bool tutti_async_call_wait(tutti_async_call *call, int64_t wait_ms) {
-    struct timespec until = in_ms(wait_ms);
+    const int64_t until_ns = tutti_now_ns() + wait_ms * TUTTI_NS_PER_MS;
     tutti_lock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
-    while (!call->done && pthread_cond_timedwait(&call->completed, &call->lock, &until) != ETIMEDOUT) {}
+    while (!call->done && tutti_cond_wait_until(&call->completed, &call->lock, until_ns)) {}
     bool done = call->done;
     tutti_unlock_in(TUTTI_LOCK_ASYNC_CALL, &call->lock);
     return done;

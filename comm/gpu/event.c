@@ -21,8 +21,7 @@
 #define PAGE_BYTES ((size_t)4096)
 #define PAGE_MARKS (PAGE_BYTES / sizeof(uint64_t))
 
-#define EVERY_NS INT64_C(50000000)
-#define IDLE_NS  TUTTI_NS_PER_S
+#define EVERY_NS (50 * TUTTI_NS_PER_MS)
 
 /* ----------------------------------------------------------------------------------------- failed GPUs
  * Nothing in the streams of a failed GPU runs any more, so no mark shows the failure; only CUDA calls return it. A
@@ -42,20 +41,17 @@ struct tutti_error_poll {
     tutti_error error;
 };
 
-static struct {
-    tutti_error_poll *first;
-    atomic_bool alive; /* the thread runs; written under the lock */
-} faults;
+static tutti_error_poll *faults;
 
 tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
     tutti_lock(TUTTI_LOCK_ERROR_POLL);
-    tutti_error_poll *fault = faults.first;
+    tutti_error_poll *fault = faults;
     while (fault != NULL && fault->index != index) fault = fault->next;
     if (fault == NULL && (fault = calloc(1, sizeof *fault)) != NULL) {
         fault->device = device;
         fault->index = index;
-        fault->next = faults.first;
-        faults.first = fault;
+        fault->next = faults;
+        faults = fault;
     }
     tutti_unlock(TUTTI_LOCK_ERROR_POLL);
     return fault;
@@ -93,44 +89,29 @@ static void look(tutti_error_poll *fault) {
     atomic_store_explicit(&fault->status, (int)status, memory_order_release);
 }
 
-/* Returns the time since calls were last in flight on any GPU. The list only grows, at its head. */
-static int64_t look_at_all(tutti_error_poll *first) {
-    int64_t idle_ns = INT64_MAX;
-    for (tutti_error_poll *fault = first; fault != NULL; fault = fault->next) {
-        int64_t since_ns = tutti_now_ns() - atomic_load_explicit(&fault->expected_ns, memory_order_relaxed);
-        if (since_ns < 2 * EVERY_NS) look(fault);
-        if (since_ns < idle_ns) idle_ns = since_ns;
-    }
-    return idle_ns;
-}
-
-static void *ask(void *argument) {
-    (void)argument;
-    for (int64_t idle_ns = 0; idle_ns < IDLE_NS;) {
-        tutti_nap(EVERY_NS);
-        tutti_lock(TUTTI_LOCK_ERROR_POLL);
-        tutti_error_poll *first = faults.first;
-        tutti_unlock(TUTTI_LOCK_ERROR_POLL);
-        idle_ns = look_at_all(first);
+/* The list only grows, at its head. */
+static bool look_at_all(int64_t *nap_ns_out) {
+    bool expected = false;
+    tutti_error_poll *fault = faults;
+    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
+    for (; fault != NULL; fault = fault->next) {
+        if (tutti_now_ns() - atomic_load_explicit(&fault->expected_ns, memory_order_relaxed) >= 2 * EVERY_NS) continue;
+        look(fault);
+        expected = true;
     }
     tutti_lock(TUTTI_LOCK_ERROR_POLL);
-    atomic_store_explicit(&faults.alive, false, memory_order_relaxed); /* a later expect restarts it */
-    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
-    return NULL;
+    *nap_ns_out = EVERY_NS;
+    return expected;
 }
 
-static void start(void) {
-    tutti_lock(TUTTI_LOCK_ERROR_POLL);
-    if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) {
-        bool alive = tutti_thread_start(TUTTI_THREAD_CUDA_POLL, ask, NULL, NULL) == 0; /* else the next call retries */
-        atomic_store_explicit(&faults.alive, alive, memory_order_relaxed);
-    }
-    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
-}
+static tutti_service poller = {
+    .thread = TUTTI_THREAD_CUDA_POLL, .lock = TUTTI_LOCK_ERROR_POLL, .round = look_at_all, .most_threads = 1};
 
 void tutti_error_poll_expect(tutti_error_poll *fault) {
     atomic_store_explicit(&fault->expected_ns, tutti_now_ns(), memory_order_relaxed);
-    if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) start();
+    tutti_lock(TUTTI_LOCK_ERROR_POLL);
+    if (poller.threads == 0) tutti_service_wake(&poller);
+    tutti_unlock(TUTTI_LOCK_ERROR_POLL);
 }
 
 /* -------------------------------------------------------------------------------------------------- marks */

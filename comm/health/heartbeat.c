@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
@@ -27,7 +26,7 @@
 
 #define BEAT_MS 500
 /* the longest wait for a goodbye: a process may end right after it has destroyed a communicator */
-#define PARTING_S  2
+#define PARTING_MS 2000
 #define MOST_BEATS 64 /* connections polled in one round; if there are more, they take turns */
 
 static struct {
@@ -36,7 +35,7 @@ static struct {
     bool runs;
     bool parting;     /* goodbyes are being sent */
     _Atomic int bell; /* eventfd; -1: the thread has never run */
-} watch = {.parted = PTHREAD_COND_INITIALIZER, .bell = -1};
+} watch = {.bell = -1};
 
 /* --------------------------------------------------------------------------------------------- the list */
 
@@ -61,10 +60,8 @@ static bool is_unsaid(const tutti_peer *remote) {
 /* Changes the counts of communicators that this process is in and of those that it has left, and returns once the
  * other side knows the resulting state. */
 static void change(tutti_peer *remote, int watchers, int watchers_left) {
-    struct timespec until;
     if (tutti_forked()) return;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PARTING_S;
+    const int64_t until_ns = tutti_now_ns() + PARTING_MS * TUTTI_NS_PER_MS;
     tutti_lock(TUTTI_LOCK_HEARTBEAT);
     tutti_heartbeat *b = find(remote);
     if (b != NULL) {
@@ -74,7 +71,7 @@ static void change(tutti_peer *remote, int watchers, int watchers_left) {
     bool last = b != NULL && tutti_heartbeat_state(b) == TUTTI_HEARTBEAT_GOODBYE;
     ring();
     while (b != NULL && watch.runs && (last ? find(remote) == b || watch.parting : is_unsaid(remote)) &&
-           pthread_cond_timedwait(&watch.parted, tutti_lock_mutex(TUTTI_LOCK_HEARTBEAT), &until) == 0) {}
+           tutti_cond_wait_until(&watch.parted, tutti_lock_mutex(TUTTI_LOCK_HEARTBEAT), until_ns)) {}
     tutti_unlock(TUTTI_LOCK_HEARTBEAT);
 }
 
@@ -297,7 +294,10 @@ static void *heartbeat_thread(void *argument) {
 /* Lock held. */
 static tutti_status start_thread(void) {
     if (watch.runs) return TUTTI_OK;
-    if (watch.bell < 0) watch.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (watch.bell < 0) {
+        tutti_cond_init(&watch.parted);
+        watch.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    }
     if (watch.bell < 0) return tutti_fail_errno(errno, "cannot create an eventfd for heartbeats");
     int error = tutti_thread_start(TUTTI_THREAD_HEARTBEAT, heartbeat_thread, NULL, NULL);
     if (error != 0) return tutti_fail_errno(error, "cannot start the heartbeat thread");

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
@@ -73,51 +72,34 @@ int tutti_work_done(const tutti_work *work) {
 /* ------------------------------------------------------------------------------------------- callbacks */
 
 /* A callback may wait for other operations, even for those whose callbacks are queued here, so a thread is added
- * whenever all threads are inside callbacks. An idle thread exits after a second. */
+ * whenever all threads are inside callbacks. */
 typedef struct job {
     tutti_work *work; /* one reference */
     struct job *next;
 } job;
 
-static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
 static job *first, **last = &first;
-static int idle, queued; /* threads that wait for a job, jobs that wait for a thread */
 
 static void run(tutti_work *work) {
     work->callback(work->status, work->callback_context);
     tutti_work_free(work);
 }
 
-/* Returns the next job, or NULL after a second without any. Called and returns with the lock held. */
-static job *next_job(void) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
-    int status = 0;
-    idle++;
-    while (first == NULL && status == 0)
-        status = pthread_cond_timedwait(&pool_wake, tutti_lock_mutex(TUTTI_LOCK_CALLBACKS), &until);
-    idle--;
-    job *found = first;
-    if (found == NULL) return NULL;
-    first = found->next;
+static bool run_next(int64_t *nap_ns_out) {
+    job *next = first;
+    *nap_ns_out = TUTTI_NS_PER_S;
+    if (next == NULL) return false;
+    first = next->next;
     if (first == NULL) last = &first;
-    queued--;
-    return found;
+    tutti_unlock(TUTTI_LOCK_CALLBACKS);
+    run(next->work);
+    free(next);
+    tutti_lock(TUTTI_LOCK_CALLBACKS);
+    return true;
 }
 
-static void *serve(void *unused) {
-    (void)unused;
-    tutti_lock(TUTTI_LOCK_CALLBACKS);
-    for (job *found; (found = next_job()) != NULL;) {
-        tutti_unlock(TUTTI_LOCK_CALLBACKS);
-        run(found->work);
-        free(found);
-        tutti_lock(TUTTI_LOCK_CALLBACKS);
-    }
-    tutti_unlock(TUTTI_LOCK_CALLBACKS);
-    return NULL;
-}
+static tutti_service callbacks = {
+    .thread = TUTTI_THREAD_CALLBACK, .lock = TUTTI_LOCK_CALLBACKS, .round = run_next, .most_threads = INT_MAX};
 
 void tutti_work_call_back(tutti_work *work) {
     job *added = malloc(sizeof *added);
@@ -131,11 +113,9 @@ void tutti_work_call_back(tutti_work *work) {
     tutti_lock(TUTTI_LOCK_CALLBACKS);
     *last = added;
     last = &added->next;
-    bool add_thread = ++queued > idle;
-    pthread_cond_signal(&pool_wake);
+    bool woken = tutti_service_wake(&callbacks);
     tutti_unlock(TUTTI_LOCK_CALLBACKS);
-    if (add_thread && tutti_thread_start(TUTTI_THREAD_CALLBACK, serve, NULL, NULL) != 0)
-        tutti_log(TUTTI_LOG_WARN, "cannot start a callback thread; callbacks wait for a running thread");
+    if (!woken) tutti_log(TUTTI_LOG_WARN, "cannot start a callback thread; callbacks wait for a running thread");
 }
 
 /* ------------------------------------------------------------------------------------------------- end */
