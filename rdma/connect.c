@@ -30,7 +30,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "rdma/host.h"
 #include "rdma/stream.h"

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/machine/gpus.h"
 #include "rdma/host.h"

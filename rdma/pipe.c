@@ -5,7 +5,6 @@
  * else: credits are sent in the records of the opposite direction, and in a write of their own only when a quarter
  * of the ring has been read since the last ones. Only a sleeping side is woken by a completion (sleep.c).
  */
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "rdma/host.h"
 #include "rdma/stream.h"

@@ -10,15 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/machine/async_call.h"
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/interrupt.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
+#include "bootstrap/machine/async_call.h"
 
 /* GRACE_MS: time after the deadline in which the server may report its own timeout. */
 enum { LOOK_MS = 100, GRACE_MS = 2000 };

@@ -13,11 +13,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/meeting.h"
 #include "bootstrap/launcher/world.h"
 #include "bootstrap/store/secret.h"

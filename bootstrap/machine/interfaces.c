@@ -23,7 +23,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 
 /* ------------------------------------------------------------------------------------------- addresses */
 

@@ -9,9 +9,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "bootstrap/machine/async_call.h"
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
+#include "bootstrap/machine/async_call.h"
 
 struct tutti_lookup {
     tutti_async_call call; /* must be first */

@@ -13,8 +13,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/fault.h"
-#include "bootstrap/base/status.h"
 
 static const tutti_module_host host = {.version = TUTTI_MODULE_VERSION,
                                        .fail = tutti_fail,

@@ -14,7 +14,6 @@
 #include <tutti/tutti.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 
 /* Version of these tables and of all module tables; the first field in both, so that it can be read even if other

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 static tutti_status read_hwloc(tutti_topology *topology_out) {
     static const char left_out[] = TUTTI_HWLOC_LEFT_OUT; /* why this build lacks the module; "": it is included */

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/topology.h"
 
 enum { MOST_CACHES = 16, PATH_BYTES = 512 };

@@ -2,7 +2,7 @@
  * Key-value rendezvous over TCP, wire-compatible with PyTorch's TCPStore (both directions).
  *
  * The server is one thread with epoll; all input from outside is bounded. The client is blocking and belongs to one
- * thread at a time; its waits can be interrupted (interrupt.h).
+ * thread at a time; its waits can be interrupted (deadline.h).
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_H
 #define TUTTI_BOOTSTRAP_STORE_H

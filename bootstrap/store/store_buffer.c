@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/store_connection.h"
 
 enum { MOST_SLACK = 16 << 20 };

@@ -19,9 +19,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/lookup.h"
 #include "bootstrap/store/store.h"
 #include "bootstrap/store/store_proof.h"

@@ -24,8 +24,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 
 enum { ESTABLISHED = TCP_ESTABLISHED, LISTENS = TCP_LISTEN }; /* the kernel's numbers, used in all its answers */
 

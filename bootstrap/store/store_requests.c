@@ -10,8 +10,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/interfaces.h"
 #include "bootstrap/store/store_connection.h"
 #include "bootstrap/store/store_reader.h"

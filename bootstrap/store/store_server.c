@@ -25,9 +25,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "bootstrap/store/secret.h"
 #include "bootstrap/store/store.h"

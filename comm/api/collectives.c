@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
 #include "kernels/reduce.h"

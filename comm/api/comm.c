@@ -13,9 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/world.h"
 #include "comm/api/create.h"
 #include "comm/api/select.h"

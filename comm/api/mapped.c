@@ -3,7 +3,6 @@
  * instead of sending messages. Only the communicator keeps the mapping valid: its peers stay mapped as long as it
  * exists, dead or alive.
  */
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"

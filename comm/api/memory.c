@@ -3,7 +3,6 @@
  */
 #include <tutti/device.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/gpu/device_memory.h"
 #include "comm/gpu/nccl/nccl_memory.h"

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "comm/api/submit.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 #include "comm/api/create.h"
 #include "comm/gpu/stream.h"
 #include "comm/net/hier/hierarchical.h"

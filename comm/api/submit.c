@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/fault.h"
-#include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"

@@ -8,7 +8,6 @@
  */
 #include <stdio.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/api/arguments.h"
 #include "comm/api/submit.h"
 #include "comm/net/link.h"

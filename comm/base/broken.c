@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
-
 tutti_status tutti_broken_peer_status(int32_t broken_status) {
     if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* the interrupted rank was another one */
     return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 
 const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
     char reduction[32] = "", root[32] = "";

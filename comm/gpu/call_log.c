@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/call.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/monitor.h"

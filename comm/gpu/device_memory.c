@@ -11,7 +11,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
 

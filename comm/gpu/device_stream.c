@@ -5,7 +5,6 @@
 #include <tutti/device.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
 #include "kernels/device.h"

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 
 static const tutti_stream_engine *const rows[] = {

@@ -16,7 +16,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 
 #define PAGE_BYTES ((size_t)4096)

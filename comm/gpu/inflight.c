@@ -11,9 +11,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/broken.h"
 #include "comm/base/call.h"
 #include "comm/gpu/call_log.h"

@@ -10,7 +10,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 
 #define LEAST_BYTES ((size_t)4096)
 

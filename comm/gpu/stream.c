@@ -13,8 +13,6 @@
 #include <time.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/engines.h"

@@ -13,9 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
 #include "comm/shm/directory.h"

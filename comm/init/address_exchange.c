@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
-#include "bootstrap/base/status.h"
 #include "comm/init/kv_tree.h"
 
 #define LOOK_MS         500                  /* interval of checks on leaders that log what they wait for */

@@ -14,9 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/store/secret.h"
 #include "comm/base/namespace.h"

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/secret.h"
 
 #define GRACE_MS 1000 /* wait for the owner of a value that another process has written before */

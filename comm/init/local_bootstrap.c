@@ -9,9 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/init/local_state.h"
 #include "comm/init/local_wire.h"
 #include "comm/net/listener.h"

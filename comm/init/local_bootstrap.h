@@ -18,7 +18,6 @@
 #define TUTTI_LOCAL_H
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/store/secret.h"
 #include "comm/init/peer_table.h"
 #include "comm/shm/segment.h"

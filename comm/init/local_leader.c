@@ -15,8 +15,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/namespace.h"
 #include "comm/init/local_state.h"
 #include "comm/init/local_wire.h"

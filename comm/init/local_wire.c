@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/init/local_state.h"
 
 typedef union control {

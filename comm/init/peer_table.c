@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
-#include "bootstrap/base/status.h"
 #include "comm/init/kv_tree.h"
 #include "comm/init/peer_table.h"
 

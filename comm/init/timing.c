@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 
 static const char *const names[TUTTI_TIMING_PHASES] = {
     [TUTTI_TIMING_LAUNCHER] = "launcher",     [TUTTI_TIMING_STORE] = "store",

@@ -15,9 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/net/route_log.h"
 #include "comm/net/transport/multi_socket.h"

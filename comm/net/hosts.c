@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/link.h"
 #include "comm/queue/queue.h"
 #include "comm/shm/directory.h"

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/broken.h"
 #include "comm/base/call.h"
 #include "comm/net/link_state.h"

@@ -20,9 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/broken.h"
 #include "comm/base/call.h"
 #include "comm/base/hooks.h"

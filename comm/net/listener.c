@@ -30,9 +30,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/base/comm.h"

@@ -3,8 +3,6 @@
  */
 #include "comm/net/verbs_only.h"
 
-#include "bootstrap/base/status.h"
-
 uint32_t tutti_verbs_only_bit(void) {
     for (int i = 0; tutti_transports[i] != NULL; i++)
         if (tutti_transport_can(tutti_transports[i], TUTTI_TRANSPORT_VERBS)) return UINT32_C(1) << i;

@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/p2p/remote_channel.h"
 #include "comm/shm/heap.h"

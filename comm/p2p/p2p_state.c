@@ -10,8 +10,6 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/broken.h"
 #include "comm/net/hosts.h"
 

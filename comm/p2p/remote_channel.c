@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
 #include "comm/net/verbs_only.h"
 #include "comm/p2p/remote_state.h"

@@ -8,9 +8,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "bootstrap/base/fault.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
 #include "kernels/copy.h"

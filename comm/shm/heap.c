@@ -15,10 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bootstrap/base/fault.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
 #include "comm/shm/memory_registry.h"

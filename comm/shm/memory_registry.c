@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 
 typedef struct range {
     uintptr_t start;

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/hooks.h"
 #include "comm/base/namespace.h"

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "comm/base/page.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"

@@ -16,9 +16,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/fault.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 
 #define MAGIC        UINT64_C(0x31306d6765737474) /* "ttsegm01" */
 #define PAGE         ((size_t)4096)

@@ -11,7 +11,6 @@
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "kernels/copy.h"

@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tensor/gpu.h"
 #include "tensor/plan/plan.h"
 

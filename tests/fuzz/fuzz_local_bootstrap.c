@@ -15,7 +15,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/namespace.h"
 #include "comm/init/kv_tree.h"
 #include "comm/init/local_state.h"

@@ -14,7 +14,6 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/store.h"
 #include "comm/init/address_exchange.h"
 #include "comm/init/peer_table.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
 #include "tests/support/links/mesh.h"
 #include "tests/support/links/pipes.h"

@@ -18,7 +18,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/meeting.h"
 #include "bootstrap/machine/lookup.h"
 #include "bootstrap/store/store.h"

@@ -14,9 +14,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/slurm.h"
 #include "bootstrap/machine/interfaces.h"
 #include "bootstrap/machine/lookup.h"

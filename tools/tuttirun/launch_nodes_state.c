@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/slurm.h"
 
 enum { MOST_NAMED = 8 };

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/rank_table.h"
 #include "bootstrap/launcher/slurm.h"
 #include "tools/tuttirun/launch.h"

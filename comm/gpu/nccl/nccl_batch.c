@@ -12,7 +12,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/nccl/nccl_state.h"
 #include "comm/health/heartbeat.h"

@@ -6,7 +6,6 @@
  * NCCL compares nothing: the sizes that one rank sends and another expects are equal by contract.
  */
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/op.h"
 #include "comm/gpu/nccl/nccl_state.h"
 

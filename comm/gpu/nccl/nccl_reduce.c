@@ -24,7 +24,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/fault.h"
 #include "comm/base/op.h"
 #include "comm/base/slice.h"
 #include "comm/gpu/nccl/nccl_state.h"

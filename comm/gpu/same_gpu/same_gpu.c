@@ -12,9 +12,7 @@
 #include <string.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/base/call.h"
 #include "comm/gpu/device_memory.h"

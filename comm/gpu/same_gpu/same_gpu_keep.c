@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"

@@ -16,7 +16,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/device_memory.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/peer.h"

@@ -18,7 +18,6 @@
 #include <time.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 

@@ -21,7 +21,6 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/base/op.h"
 #include "comm/gpu/engines.h"

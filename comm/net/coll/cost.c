@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "kernels/reduce.h"
 
 const tutti_cost tutti_cost_ordinary = {

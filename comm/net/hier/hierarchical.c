@@ -22,7 +22,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/slice.h"
 #include "comm/queue/queue.h"
 

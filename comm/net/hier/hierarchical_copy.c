@@ -12,7 +12,6 @@
  */
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/hier/hierarchical.h"
 
 #define COPIES 6 /* of all blocks; read and written in a cache */

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 
 #define MOST_LINGER_NS INT64_C(2000000000)

@@ -21,7 +21,6 @@
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/socket.h"
 #include "comm/net/transport/tls.h"

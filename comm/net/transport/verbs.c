@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/verbs.h"
 #include "comm/shm/heap.h"

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/call.h"
 #include "comm/shm/coll/shared.h"
 

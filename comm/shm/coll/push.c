@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include "bootstrap/base/fault.h"
 #include "comm/base/cacheline.h"
 #include "comm/base/slice.h"
 #include "comm/shm/coll/shared.h"

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/shm/heap.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
