@@ -1,7 +1,7 @@
 /*
- * Checks of buffers and options. See arguments.h.
+ * Checks of buffers and options. See api.h.
  */
-#include "comm/api/arguments.h"
+#include "comm/api/api.h"
 
 #include <stdlib.h>
 

@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "comm/api/arguments.h"
-#include "comm/api/submit.h"
+#include "comm/api/api.h"
 #include "kernels/reduce.h"
 
 /* `count` if it must be equal on all ranks, else 0. */

@@ -15,8 +15,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/launcher/world.h"
-#include "comm/api/create.h"
-#include "comm/api/select.h"
+#include "comm/api/api.h"
 #include "comm/base/cpus.h"
 #include "comm/base/fork.h"
 #include "comm/base/page.h"
@@ -32,7 +31,6 @@
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
-#include "comm/shm/retire.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/slots.h"
 

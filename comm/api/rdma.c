@@ -13,10 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/api/submit.h"
+#include "comm/api/api.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
-#include "comm/net/verbs_only.h"
 #include "comm/p2p/p2p.h"
 #include "comm/queue/queue.h"
 

@@ -8,8 +8,7 @@
  */
 #include <stdio.h>
 
-#include "comm/api/arguments.h"
-#include "comm/api/submit.h"
+#include "comm/api/api.h"
 #include "comm/net/link.h"
 #include "comm/p2p/p2p.h"
 #include "comm/queue/queue.h"

@@ -1,10 +1,10 @@
 /*
- * Reasons of broken pages. See broken.h.
+ * The reason for which a page is broken: reading it, and breaking the own communicator for it. See comm.h.
  *
  * A reason is written once, in the page of the rank that found the failure; the other ranks copy it and add the rank
  * that found it.
  */
-#include "comm/base/broken.h"
+#include "comm/base/comm.h"
 
 #include <stdio.h>
 #include <string.h>

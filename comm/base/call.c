@@ -1,7 +1,7 @@
 /*
- * Records of calls. See call.h.
+ * The record of a call, as ranks compare it and as errors and reports show it. See comm.h.
  */
-#include "comm/base/call.h"
+#include "comm/base/comm.h"
 
 #include <stdio.h>
 #include <string.h>

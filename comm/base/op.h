@@ -64,4 +64,21 @@ tutti_span tutti_op_output(const tutti_comm *comm, const tutti_op *op, int sourc
  * for kinds whose counts differ by rank. */
 size_t tutti_op_input_bytes(const tutti_comm *comm, const tutti_op *op);
 
+/* Instead of a GPU's index: the buffers are host memory. */
+#define TUTTI_PLACE_HOST (-1)
+
+/* A point-to-point call. */
+typedef struct tutti_message {
+    bool sends;
+    const void *src;
+    void *dst;
+    size_t bytes, item_bytes;
+    int peer;
+    int64_t tag;
+    int64_t timeout_ms; /* 0: the communicator's timeout */
+    tutti_received *received;
+    int gpu; /* GPU that holds the buffer; TUTTI_PLACE_HOST */
+    void *stream;
+} tutti_message;
+
 #endif

@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "bootstrap/base/hash.h"
-#include "comm/base/call.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"

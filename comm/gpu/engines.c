@@ -2,7 +2,7 @@
  * The table of engines for CUDA memory. The first engine that fits the capabilities of all ranks is chosen; the
  * last one always fits.
  */
-#include "comm/gpu/engines.h"
+#include "comm/gpu/stream.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -12,8 +12,6 @@
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/health/heartbeat.h"

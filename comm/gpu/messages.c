@@ -17,7 +17,6 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
-#include "comm/gpu/pinned.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/p2p/p2p.h"
 

@@ -1,9 +1,9 @@
 /*
- * Pinned blocks: a list of free blocks, with sizes rounded up to powers of two. See pinned.h.
+ * Pinned blocks: a list of free blocks, with sizes rounded up to powers of two. See event.h.
  *
  * Blocks are never returned to the system: that would wait for all streams of the GPU.
  */
-#include "comm/gpu/pinned.h"
+#include "comm/gpu/event.h"
 
 #include <stdlib.h>
 #include <string.h>

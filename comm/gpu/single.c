@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "comm/base/op.h"
-#include "comm/gpu/engines.h"
+#include "comm/gpu/stream.h"
 
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
     snprintf(reason_out, capacity, "it has %d ranks", comm->nranks);

@@ -13,9 +13,7 @@
 #include <time.h>
 
 #include "bootstrap/base/lock.h"
-#include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/p2p/p2p.h"
 

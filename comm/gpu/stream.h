@@ -18,7 +18,7 @@
 #define TUTTI_STREAM_H
 
 #include "comm/base/comm.h"
-#include "comm/base/message.h"
+#include "comm/base/op.h"
 #include "comm/gpu/event.h"
 #include "comm/queue/queue.h"
 #include "kernels/device.h"
@@ -185,5 +185,23 @@ void tutti_stream_free(tutti_comm *comm);
 /* A thread begins (1) or ends (-1) to wait for a work made in these files: the watcher then checks more often. 0
  * only wakes the watcher. */
 void tutti_stream_attend(int change);
+
+/* ------------------------------------------------------------------------------------------- engines.c */
+
+extern const tutti_stream_engine tutti_engine_single, tutti_engine_same_gpu, tutti_engine_nccl, tutti_engine_staged;
+
+/* Bytes for the reason why an engine does not fit. */
+#define TUTTI_ENGINES_REASON_BYTES 384
+
+/* Lets every engine fill in its capabilities. */
+void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own);
+/* Returns the first engine of the table that fits; TUTTI_ALGORITHM overrides it if the named engine fits. All ranks
+ * choose the same. */
+const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm);
+/* True if TUTTI_ALGORITHM=name names an engine. */
+bool tutti_engines_have(const char *name);
+const char *tutti_engines_names(void);
+/* The rows of the table, for tutti-info; NULL after the last. */
+const char *tutti_engines_row(int index, char *text, size_t capacity);
 
 #endif

@@ -16,7 +16,6 @@
 #include "bootstrap/base/settings.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 
 #define CONNECT_MS 2000 /* for one attempt */

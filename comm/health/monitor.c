@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 

@@ -9,10 +9,9 @@
 
 #include "comm/net/link.h"
 #include "comm/queue/queue.h"
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
-#include "comm/shm/retire.h"
+#include "comm/shm/segment.h"
 #include "comm/shm/slots.h"
 
 #define LEAST_SCRATCH_BYTES ((size_t)64 << 10)

@@ -39,7 +39,7 @@ typedef struct tutti_hosts {
     struct tutti_rail_table *table;
     tutti_comm *local; /* communicator of this host's ranks */
     bool watches;      /* this process watches the first processes of the other hosts; heartbeat.h */
-    bool counted;      /* counted in this process's memberships; directory.h */
+    bool counted;      /* counted in this process's memberships; peer.h */
     /* stands in for the pages of all ranks of other hosts: never posted; broken when one of them reports a failure */
     tutti_page *elsewhere;
     int reported_by;      /* elsewhere is broken: the rank that reported it */

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/net/link_state.h"
 #include "comm/shm/peer.h"
 #include "kernels/reduce.h"

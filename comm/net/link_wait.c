@@ -21,14 +21,11 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/base/hooks.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
 #include "comm/net/listener.h"
 #include "comm/net/transport/multi_socket.h"
-#include "comm/net/verbs_only.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 

@@ -28,7 +28,6 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 

@@ -6,7 +6,7 @@
 #define TUTTI_P2P_H
 
 #include "comm/base/comm.h"
-#include "comm/base/message.h"
+#include "comm/base/op.h"
 #include "comm/queue/queue.h"
 
 struct tutti_transport;

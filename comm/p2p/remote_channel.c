@@ -7,7 +7,6 @@
 
 #include "bootstrap/base/settings.h"
 #include "comm/net/transport/multi_socket.h"
-#include "comm/net/verbs_only.h"
 #include "comm/p2p/remote_state.h"
 #include "comm/shm/peer.h"
 

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/base/broken.h"
 #include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"

@@ -16,7 +16,6 @@
 #include "bootstrap/base/settings.h"
 #include "comm/base/backoff.h"
 #include "comm/base/cacheline.h"
-#include "comm/base/call.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
 

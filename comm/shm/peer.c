@@ -16,7 +16,6 @@
 #include "comm/base/comm.h"
 #include "comm/base/hooks.h"
 #include "comm/base/namespace.h"
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/segment.h"
 

@@ -24,7 +24,6 @@
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/thread.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/nccl/nccl_state.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"

@@ -14,13 +14,11 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "comm/base/backoff.h"
-#include "comm/base/call.h"
 #include "comm/gpu/device_memory.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/stream.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
-#include "comm/shm/retire.h"
+#include "comm/shm/segment.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: alignment of pieces, for fast reads */

@@ -23,8 +23,6 @@
 #include "bootstrap/base/settings.h"
 #include "comm/base/backoff.h"
 #include "comm/base/op.h"
-#include "comm/gpu/engines.h"
-#include "comm/gpu/pinned.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/p2p.h"
 

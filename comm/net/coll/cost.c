@@ -1,11 +1,11 @@
 /*
- * Measures the costs of a rail. See cost.h.
+ * Measures the costs of a rail. See rail.h.
  *
  * All ranks exchange messages with neighbours at the same time, since in a collective all of them need the cores
  * and the network at once: first short messages, then long ones, whose length is derived from the time of the
  * shorter ones. The measurement takes some milliseconds. Rank 0 distributes the worst of all ranks' values.
  */
-#include "comm/net/coll/cost.h"
+#include "comm/net/coll/rail.h"
 
 #include <math.h>
 #include <stdlib.h>

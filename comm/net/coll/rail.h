@@ -1,6 +1,6 @@
 /*
  * Collectives on a rail: n ranks of different hosts, one of each host, in the order of the hosts. Built on the
- * functions of link.h; the table that selects the algorithm (rail_table.c) is filled from the cost model (cost.h).
+ * functions of link.h; the table that selects the algorithm (rail_table.c) is filled from the cost model (cost.c).
  *
  *   tutti_rail_table_fill()      once for each communicator, equal arguments on all ranks of the rail
  *   tutti_rail_scratch_bytes()   before a call: how much memory it needs
@@ -18,7 +18,6 @@
 #ifndef TUTTI_RAIL_H
 #define TUTTI_RAIL_H
 
-#include "comm/net/coll/cost.h"
 #include "comm/net/link.h"
 
 /* A vector that is reduced over the rail. */
@@ -42,6 +41,38 @@ typedef struct tutti_rail_watch {
     tutti_status (*arrived)(void *context, int rank);
     void *context;
 } tutti_rail_watch;
+
+/* ------------------------------------------------------------------------------------------------- the costs
+ * Numbers from which the time of an algorithm is predicted. All ranks measure them at the same time by a few exchanges
+ * when a communicator is made, and the worst values count: rank 0 of the rail sends them to the others, so that all
+ * ranks choose alike.
+ */
+
+typedef struct tutti_cost {
+    double latency_us;    /* of a step: a short message to one rank while one arrives from another */
+    double message_us;    /* cost of each further message at the same time */
+    double bandwidth_gbs; /* of a link, in each direction, while both directions are in use (1e9 bytes per second) */
+    double reduce_gbs;    /* input that one rank reduces */
+    double cores;         /* cores per rank on the host with the fewest; at most 1 */
+} tutti_cost;
+
+/* Values of an ordinary network, used if nothing was measured. */
+extern const tutti_cost tutti_cost_ordinary;
+
+/* Scratch bytes for tutti_cost_agree. */
+#define TUTTI_COST_SCRATCH_BYTES ((size_t)4 << 20)
+
+/* Measures the costs of the rail; the result is equal on all ranks. Collective over the rail. */
+tutti_status tutti_cost_agree(const tutti_rail *rail, char *scratch, tutti_cost *cost_out);
+
+/* Microseconds for `steps` successive steps in which this rank sends `messages` of `bytes` in total and receives as
+ * much. */
+static inline double tutti_cost_of_moving(const tutti_cost *cost, double steps, double messages, double bytes) {
+    return steps * cost->latency_us + (messages - steps) * cost->message_us + bytes / (cost->bandwidth_gbs * 1e3);
+}
+static inline double tutti_cost_of_reducing(const tutti_cost *cost, double bytes) {
+    return bytes / (cost->reduce_gbs * 1e3);
+}
 
 /* ------------------------------------------------------------------------------------------------ the table */
 

@@ -22,6 +22,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "comm/shm/peer.h"
 
 typedef struct tutti_transport tutti_transport;
 
@@ -126,5 +127,22 @@ static inline bool tutti_pipe_has_received(const tutti_pipe *pipe) {
 }
 /* Marks the pipe as failed and sets this thread's error; returns the status. */
 tutti_status tutti_pipe_fail(tutti_pipe *pipe, tutti_status status, const char *format, ...) TUTTI_PRINTF(3, 4);
+
+/* --------------------------------------------------------------------------------------------- only by RDMA
+ * Enforces RDMA or an error: the effect of tutti_comm_init_rdma (comm/api/rdma.c) on connections that are made later.
+ * The setting belongs to pairs of processes (tutti_peer.verbs_only), not to communicators: messages of all
+ * communicators of two processes share one connection, and communicators that are split off or created later must
+ * be as safe as this one. Both processes of a pair know the setting, since the call is collective.
+ *
+ * Invariant: once it is set, only connections over verbs are taken into use between the two processes.
+ */
+
+/* The bit of the transport over verbs, as in tutti_transports; 0: there is none. */
+uint32_t tutti_verbs_only_bit(void);
+/* Transports that may be used to that process: bits as in tutti_transports. NULL: any process. */
+uint32_t tutti_verbs_only_mask(const tutti_peer *peer);
+/* Checks whether this new pipe to the process may be used; it may be of another transport if it was started before
+ * the setting. Closes the pipe if not. */
+tutti_status tutti_verbs_only_admit(const tutti_peer *peer, tutti_pipe *pipe);
 
 #endif

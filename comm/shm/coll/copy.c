@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/base/call.h"
 #include "comm/shm/coll/shared.h"
 
 typedef struct move {
