@@ -35,13 +35,6 @@ typedef struct tutti_rail_block {
     size_t bytes;
 } tutti_rail_block;
 
-/* Called when the block of `rank` (of the rail) has arrived: in any order, once per rank, never for this rank's own
- * block. */
-typedef struct tutti_rail_watch {
-    tutti_status (*arrived)(void *context, int rank);
-    void *context;
-} tutti_rail_watch;
-
 /* ------------------------------------------------------------------------------------------------- the costs
  * Numbers from which the time of an algorithm is predicted. All ranks measure them at the same time by a few exchanges
  * when a communicator is made, and the worst values count: rank 0 of the rail sends them to the others, so that all
@@ -65,8 +58,7 @@ extern const tutti_cost tutti_cost_ordinary;
 /* Measures the costs of the rail; the result is equal on all ranks. Collective over the rail. */
 tutti_status tutti_cost_agree(const tutti_rail *rail, char *scratch, tutti_cost *cost_out);
 
-/* Microseconds for `steps` successive steps in which this rank sends `messages` of `bytes` in total and receives as
- * much. */
+/* Microseconds of `steps` steps in which this rank sends `messages` of `bytes` in total and receives as much. */
 static inline double tutti_cost_of_moving(const tutti_cost *cost, double steps, double messages, double bytes) {
     return steps * cost->latency_us + (messages - steps) * cost->message_us + bytes / (cost->bandwidth_gbs * 1e3);
 }
@@ -153,20 +145,18 @@ tutti_status tutti_rail_reduce(const tutti_rail *rail, const tutti_rail_setup *s
 tutti_status tutti_rail_reduce_scatter(const tutti_rail *rail, const tutti_rail_setup *setup, const void *const *srcs,
                                        const size_t *counts, const tutti_rail_vector *vector);
 
-/* blocks[i] of rank i is copied to blocks[i] of every rank; blocks[me] is in place already. Sizes may differ
- * between blocks, but are equal on every rank. watch may be NULL. */
+/* blocks[i] of rank i is copied to blocks[i] of every rank; blocks[me] is in place. Sizes are equal on every rank. */
 tutti_status tutti_rail_all_gather(const tutti_rail *rail, const tutti_rail_setup *setup,
-                                   const tutti_rail_block *blocks, const tutti_rail_watch *watch);
+                                   const tutti_rail_block *blocks);
 
 /* sends[i] is sent to rank i's receives[me]; sends[me] is copied. `uniform`: all blocks of all ranks have the same
  * size. In place: sends[i].data == receives[i].data for all i. */
 tutti_status tutti_rail_all_to_all(const tutti_rail *rail, const tutti_rail_setup *setup, const tutti_rail_block *sends,
                                    const tutti_rail_block *receives, bool uniform);
 
-/* Each rank's own is sent to root's blocks[rank]; n blocks, used on root only. Root's own is copied if the two
- * differ. */
+/* Each rank's own is sent to root's blocks[rank]; n blocks, used on root only. Root's own is copied if it differs. */
 tutti_status tutti_rail_gather(const tutti_rail *rail, const tutti_rail_setup *setup, int root, tutti_rail_block own,
-                               const tutti_rail_block *blocks, const tutti_rail_watch *watch);
+                               const tutti_rail_block *blocks);
 /* Root's blocks[rank] is sent to each rank's own. */
 tutti_status tutti_rail_scatter(const tutti_rail *rail, const tutti_rail_setup *setup, int root, tutti_rail_block own,
                                 const tutti_rail_block *blocks);
