@@ -27,14 +27,12 @@ tutti_status tutti_stream_event_take(const tutti_device *device, tutti_error_pol
 tutti_stream_event *tutti_stream_event_share(tutti_stream_event *mark);
 /* NULL is allowed. The stream need not have passed the mark. */
 void tutti_stream_event_free(tutti_stream_event *mark);
-/* Puts the mark behind all work in the stream so far. Allowed again once the stream has passed the previous
- * point. */
+/* Puts the mark behind all work in the stream so far. Allowed again once the stream has passed the previous point. */
 tutti_status tutti_stream_event_put(tutti_stream_event *mark, tutti_stream stream);
 /* The same for a mark that is put by use_values, with other values: true, and the write. False: only put can. */
 bool tutti_stream_event_value(tutti_stream_event *mark, tutti_device_value *value_out);
-/* TUTTI_OK: the stream has passed the mark, and its earlier writes to pinned memory are visible. TUTTI_NOT_YET: it
- * has not. Any other status is a failure: the stream will never pass the mark. Any thread; a CUDA event is queried
- * on the calling thread's GPU. */
+/* TUTTI_OK: the stream has passed the mark, and its earlier writes to pinned memory are visible. TUTTI_NOT_YET: it has
+ * not. Any other status: it never will. Any thread; a CUDA event is queried on the calling thread's GPU. */
 tutti_status tutti_stream_event_ask(const tutti_stream_event *mark);
 
 /* Memory of an engine that serves one call at a time: a call in another stream waits for the last one. */
@@ -67,8 +65,7 @@ typedef struct tutti_pinned {
     tutti_stream_event *after; /* returned, but in use until streams have passed this mark; or NULL */
 } tutti_pinned;
 
-/* Leases a block of at least `bytes`; at least its first page is zeroed. The calling thread's GPU must be the one
- * that uses it. */
+/* Leases a block of at least `bytes`; its first page at least is zeroed. The GPU that uses it must be current. */
 tutti_status tutti_pinned_lease(const tutti_device *device, size_t bytes, tutti_pinned **block_out);
 /* Returns a block that is no longer used. NULL is allowed. */
 void tutti_pinned_return(tutti_pinned *block);
