@@ -22,7 +22,6 @@
 #include "comm/gpu/stream.h"
 #include "comm/health/heartbeat.h"
 #include "comm/init/init.h"
-#include "comm/init/timing.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
 #include "comm/net/route_log.h"

@@ -60,8 +60,7 @@ static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
 tutti_span tutti_op_input(const tutti_comm *comm, const tutti_op *op, int reader);
 /* The place of this rank's output from `source`; kinds that reduce ignore `source`. */
 tutti_span tutti_op_output(const tutti_comm *comm, const tutti_op *op, int source);
-/* Bytes of this rank's whole input if it is contiguous and of the same size on all ranks that have one; SIZE_MAX
- * for kinds whose counts differ by rank. */
+/* Bytes of this rank's whole input if it is contiguous and the same on all ranks; SIZE_MAX where counts differ. */
 size_t tutti_op_input_bytes(const tutti_comm *comm, const tutti_op *op);
 
 /* Instead of a GPU's index: the buffers are host memory. */
