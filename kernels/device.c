@@ -53,7 +53,7 @@ static tutti_status load_module(const tutti_module_calls **calls_out) {
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "the module cuda, for GPUs, is not in this build: %s; fix that, then build and install again",
                           left_out);
-    return tutti_module_open("cuda", calls_out);
+    return tutti_module_open("cuda", /* left_out */ "", calls_out);
 }
 
 /* The caller holds the lock. The first answer is kept, with its error text. */

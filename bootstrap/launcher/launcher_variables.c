@@ -12,7 +12,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/launcher/launcher.h"
-#include "bootstrap/launcher/slurm.h"
 
 enum { TORCHRUN_ROW = 0 };
 

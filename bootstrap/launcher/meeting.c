@@ -25,7 +25,6 @@
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
-#include "bootstrap/launcher/slurm.h"
 #include "bootstrap/machine/interfaces.h"
 
 enum { FIRST_PORT = 20000, NPORTS = 10000, MOST_ADDRESSES = 8 };

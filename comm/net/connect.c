@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/base/comm.h"

@@ -110,8 +110,7 @@ static tutti_status make_local(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* Incremented before a process of another host can know of the communicator, decremented when this process needs
- * nothing of it any more. */
+/* Incremented before other hosts can know of the communicator, decremented when this process needs it no more. */
 static void count_membership(tutti_hosts *hosts, int change) {
     tutti_channel_directory *own = (tutti_channel_directory *)tutti_heap_base();
     atomic_fetch_add_explicit(&own->memberships, change, memory_order_release);

@@ -75,8 +75,7 @@ void tutti_hosts_enter_remote(tutti_comm *comm, int rank, struct tutti_peer *pro
 /* Copies the members of this host from comm to `local`. */
 void tutti_hosts_fill_local(tutti_comm *comm);
 
-/* Returns at least `bytes` of memory for the running operation; it grows as needed, and is freed with the
- * communicator. */
+/* Returns at least `bytes` of memory for the running operation; grows as needed, freed with the communicator. */
 tutti_status tutti_hosts_scratch(tutti_comm *comm, size_t bytes, char **memory_out);
 
 #endif

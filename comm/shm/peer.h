@@ -52,8 +52,7 @@ typedef struct tutti_process_info {
     char host[64];
 } tutti_process_info;
 
-/* Finds the process of that local rank in the table, or maps it, and takes a reference. Always takes ownership of the
- * descriptor. */
+/* Finds the process of that local rank in the table, or maps it, and takes a reference. Always owns the descriptor. */
 tutti_status tutti_peer_admit(struct tutti_shm_segment *segment, int local_rank, int heap_fd, tutti_peer **peer_out);
 /* Finds a process of another host in the table, or adds it, and takes a reference. Of the info only id, pid and
  * host are used; the listener is in the segment. */
@@ -124,9 +123,8 @@ typedef struct tutti_channel_directory {
      * increment it. This process searches their directories only after a change, and never touches the heap of a
      * process that sends nothing. */
     TUTTI_ALIGNED_LINE _Atomic uint64_t callers;
-    /* Threads of the owner that sleep until a peer has acted for them, and the word on which they sleep. A process
-     * that finds sleepers after a change that they may wait for increments the word. On a line that hardly ever
-     * changes. */
+    /* Threads of the owner that sleep until a peer has acted for them, and the word on which they sleep. A process that
+     * finds sleepers after a change that they may wait for increments the word. On a line that hardly ever changes. */
     TUTTI_ALIGNED_LINE atomic_int sleepers;
     _Atomic uint32_t bell;
     tutti_deaths deaths;

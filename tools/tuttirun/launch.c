@@ -19,7 +19,7 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/launcher/meeting.h"
-#include "bootstrap/machine/lookup.h"
+#include "bootstrap/machine/async_call.h"
 #include "bootstrap/store/store.h"
 #include "tools/tuttirun/launch.h"
 

@@ -11,12 +11,6 @@
 const tutti_transport *const tutti_transports[] = {&tutti_verbs_transport, &tutti_tcp_transport, &tutti_ucx_transport,
                                                    &tutti_tls_transport, NULL};
 
-const tutti_transport *tutti_transport_named(const char *name) {
-    for (int i = 0; tutti_transports[i] != NULL; i++)
-        if (strcmp(tutti_transports[i]->name, name) == 0) return tutti_transports[i];
-    return NULL;
-}
-
 static bool must_encrypt(void) {
     return tutti_setting_int(TUTTI_SETTING_ENCRYPT) != 0;
 }
