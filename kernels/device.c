@@ -24,9 +24,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 
 typedef enum answer { UNKNOWN, YES, NO } answer;
 
@@ -55,7 +53,7 @@ static tutti_status load_module(const tutti_module_calls **calls_out) {
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "the module cuda, for GPUs, is not in this build: %s; fix that, then build and install again",
                           left_out);
-    return tutti_module_open("cuda", calls_out);
+    return tutti_module_open("cuda", /* left_out */ "", calls_out);
 }
 
 /* The caller holds the lock. The first answer is kept, with its error text. */

@@ -30,9 +30,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "rdma/host.h"
 #include "rdma/stream.h"
 
 #define DEATH_MS 200
@@ -136,8 +134,7 @@ static void begin_round(tutti_rdma_stream *stream) {
     say_hello(stream);
 }
 
-/* A process that ends loses its memory before its socket: what looks like a fault of this side is then the death of
- * the peer. */
+/* A process that ends loses its memory before its socket: a fault here may be the death of the peer. */
 static bool ends(const tutti_rdma_stream *stream) {
     for (int waited_ms = 0; waited_ms < DEATH_MS; waited_ms++) {
         char byte;
@@ -154,8 +151,7 @@ static void gone(tutti_rdma_stream *stream) {
     stream->phase = TUTTI_RDMA_PHASE_GONE;
 }
 
-/* The peer has closed the pipe: this adapter may lack the acknowledgement of the last pieces, but the peer received
- * them. */
+/* The peer has closed the pipe: it has received the last pieces, even if this adapter lacks their acknowledgement. */
 static void closed(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     gone(stream);
     stream->ended_ns = tutti_rdma_host_now_ns();
@@ -209,7 +205,7 @@ bool tutti_rdma_stream_poll(tutti_rdma_stream *stream) {
     return good;
 }
 
-/* Returns whether the peer sleeps and this side has not woken it: the caller must wake it (sleep.c). */
+/* Returns whether the peer sleeps and this side has not woken it: the caller must wake it (pipe.c). */
 static bool ends_sleep(tutti_rdma_stream *stream) {
     tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
     if (TUTTI_LIKELY(stream->peer_state.sleeps == stream->woken)) return false;
@@ -346,7 +342,7 @@ static tutti_status map_region(tutti_rdma_region **region_out) {
     return TUTTI_OK;
 }
 
-/* The bells of all lanes and the socket, for sleep.c. */
+/* The bells of all lanes and the socket, for sleeps (pipe.c). */
 static tutti_status open_bells(tutti_rdma_stream *stream) {
     struct epoll_event event = {.events = EPOLLIN};
     stream->bells = epoll_create1(EPOLL_CLOEXEC);
@@ -433,8 +429,7 @@ static tutti_status bring_up(tutti_rdma_stream *stream, tutti_deadline *deadline
     return TUTTI_OK;
 }
 
-/* Returns whether the other side connected and learned of the failure. After a timeout, or an end without a bye, that
- * is unknown. */
+/* Returns whether the other side connected and learned of the failure: unknown after a timeout or an abrupt end. */
 static bool has_heard(const tutti_rdma_stream *stream, tutti_status status) {
     if (status == TUTTI_ERR_TIMEOUT) return false;
     return status != TUTTI_ERR_PEER_DIED || (stream != NULL && stream->pipe.status != TUTTI_OK);

@@ -11,11 +11,9 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/machine/gpus.h"
-#include "rdma/host.h"
-#include "rdma/near.h"
+#include "rdma/preference.h"
 
 enum { MOST_SEEN = 32, MOST_GIDS = 256 };
 
@@ -25,6 +23,8 @@ typedef struct seen {
     char device[64];
     char reason[192]; /* why the port is not usable; "": it is */
 } seen;
+
+const tutti_module_host *tutti_rdma_host;
 
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_rdma_adapter adapters[TUTTI_RDMA_DEVICES_PORTS];

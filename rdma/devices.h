@@ -11,10 +11,21 @@
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <time.h>
 
-#include <tutti/tutti.h>
+#include "bootstrap/base/common.h"
+#include "bootstrap/machine/module.h"
+#include "rdma/preference.h"
 
-#include "rdma/gid.h"
+/* The functions that the host provides to the module (bootstrap/machine/module.h), set when the module is started. */
+extern const tutti_module_host *tutti_rdma_host;
+
+/* The module's clock. */
+static inline int64_t tutti_rdma_host_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * TUTTI_NS_PER_S + now.tv_nsec;
+}
 
 enum { TUTTI_RDMA_DEVICES_PORTS = 4 }; /* ports used at once, at most; also lanes of a pipe */
 
@@ -38,8 +49,7 @@ typedef struct tutti_rdma_port {
     char why[192]; /* why this GID was chosen */
 } tutti_rdma_port;
 
-/* The ports to use, nearest first; valid until the process ends. Fails with TUTTI_ERR_UNSUPPORTED and the reason
- * where there is none. */
+/* The ports to use, nearest first; valid until the process ends. TUTTI_ERR_UNSUPPORTED: there is none, and why. */
 tutti_status tutti_rdma_devices_get(const tutti_rdma_port **ports_out, int *nports_out);
 /* Called in a forked child: it cannot use the adapters that the parent opened, and opens its own. */
 void tutti_devices_forked(void);

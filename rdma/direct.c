@@ -7,7 +7,6 @@
  */
 #include <string.h>
 
-#include "rdma/host.h"
 #include "rdma/stream.h"
 
 enum {

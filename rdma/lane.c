@@ -12,7 +12,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "rdma/host.h"
 
 enum {
     SIGNAL_EVERY = 32,
@@ -104,8 +103,7 @@ void tutti_rdma_lane_address_of(const tutti_rdma_lane *lane, tutti_rdma_lane_add
     memcpy(address_out->gid, lane->port->gid.raw, sizeof address_out->gid);
 }
 
-/* The attributes for ready-to-receive, with the peer's address. InfiniBand uses the LID, within a subnet; Ethernet
- * uses the GID. */
+/* The attributes for ready-to-receive. InfiniBand uses the peer's LID, within a subnet; Ethernet uses its GID. */
 static struct ibv_qp_attr receive_attributes(const tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer) {
     const tutti_rdma_port *port = lane->port;
     struct ibv_qp_attr attributes = {
@@ -246,8 +244,7 @@ void tutti_rdma_lane_fail(tutti_rdma_lane *lane) {
     ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
 }
 
-/* Completions arrive in order, so the completion of a last request, which can only be flushed, proves that all
- * before it are done. */
+/* Completions arrive in order, so that of a last request, which is only flushed, proves that all are done. */
 static void flush(tutti_rdma_lane *lane) {
     struct ibv_send_wr *bad, marker = {.wr_id = MARKER, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
     lane->flushed = ibv_post_send(lane->pair, &marker, &bad) != 0;

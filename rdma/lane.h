@@ -78,16 +78,13 @@ static inline bool tutti_rdma_lane_has_room(const tutti_rdma_lane *lane, unsigne
 void tutti_rdma_lane_post(tutti_rdma_lane *lane, const tutti_rdma_lane_write *write);
 /* Takes completions and reposts receives. False: the lane has failed. */
 bool tutti_rdma_lane_poll(tutti_rdma_lane *lane);
-/* Makes bell->fd readable at the next completion; a poll after this call finds those that came before. False: not
- * possible. */
+/* Makes bell->fd readable at the next completion; a poll after this call finds earlier ones. False: not possible. */
 bool tutti_rdma_lane_arm(tutti_rdma_lane *lane);
 /* Puts the queue pair into the error state: the adapter returns everything posted, and no longer answers the peer. */
 void tutti_rdma_lane_fail(tutti_rdma_lane *lane);
-/* Fails the lane if it has not failed yet, and waits until the adapter has returned everything posted. Successes
- * are still counted. */
+/* Fails the lane if it has not, and waits until the adapter has returned all. Successes are still counted. */
 void tutti_rdma_lane_down(tutti_rdma_lane *lane);
-/* After tutti_rdma_lane_down: makes the lane ready to connect again, with a new first packet number. Immediate data
- * in `came` stays. */
+/* After tutti_rdma_lane_down: makes the lane ready to connect again, with a new first packet number. `came` stays. */
 tutti_status tutti_rdma_lane_renew(tutti_rdma_lane *lane, uint32_t sequence);
 /* Accepts half-created lanes. */
 void tutti_rdma_lane_destroy(tutti_rdma_lane *lane);

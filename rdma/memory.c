@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "rdma/host.h"
 
 /* Most bytes registered for one transfer: pinning more at once would only delay the first byte. */
 #define MOST_AT_ONCE ((size_t)64 << 20)
@@ -139,9 +138,8 @@ tutti_status tutti_rdma_memory_hold(void *address, size_t bytes, tutti_rdma_memo
     tutti_status status = range != NULL ? hold_range(range, address, bytes, ports, nports, use_out) : TUTTI_OK;
     pthread_mutex_unlock(&memory_lock);
     if (range != NULL) return status;
-    /* A source may be read-only memory. With relaxed ordering writes may overtake each other on the bus; that all
-     * bytes have arrived is proved by the completion of the write with immediate data, not by looking at the
-     * memory. */
+    /* A source may be read-only memory. With relaxed ordering writes may overtake each other on the bus; that all bytes
+     * have arrived is proved by the completion of the write with immediate data, not by looking at the memory. */
     int access = purpose == TUTTI_RDMA_MEMORY_SOURCE
                      ? 0
                      : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;

@@ -29,8 +29,7 @@ typedef struct tutti_rdma_memory_use {
 /* Whether the adapter reads the memory or writes it. */
 typedef enum tutti_rdma_memory_purpose { TUTTI_RDMA_MEMORY_SOURCE, TUTTI_RDMA_MEMORY_TARGET } tutti_rdma_memory_purpose;
 
-/* Registers [address, address + bytes), or the beginning of it, with the ports' adapters; use_out holds the bytes
- * covered. */
+/* Registers [address, address + bytes), or the beginning of it, with the ports' adapters; use_out: what is covered. */
 tutti_status tutti_rdma_memory_hold(void *address, size_t bytes, tutti_rdma_memory_purpose purpose,
                                     const tutti_rdma_port *const *ports, int nports, tutti_rdma_memory_use *use_out);
 /* `use` may be empty. */

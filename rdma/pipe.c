@@ -1,13 +1,13 @@
 /*
- * The pipe's calls, and records: small messages through the ring.
+ * The table of libtutti_verbs.so (rdma.h): the pipe's calls, and records: small messages through the ring.
  *
  * A small message is one RDMA write into the peer's ring; the peer polls its memory. Neither side posts anything
  * else: credits are sent in the records of the opposite direction, and in a write of their own only when a quarter
- * of the ring has been read since the last ones. Only a sleeping side is woken by a completion (sleep.c).
+ * of the ring has been read since the last ones. Only a sleeping side is woken by a completion.
  */
-#include "bootstrap/base/log.h"
+#include <pthread.h>
+
 #include "bootstrap/base/settings.h"
-#include "rdma/host.h"
 #include "rdma/stream.h"
 
 enum {
@@ -27,8 +27,7 @@ static void note_consumed(tutti_rdma_stream *stream, uint32_t consumed) {
     if (more > 0) stream->out_consumed += (uint32_t)more;
 }
 
-/* Bytes from here on that are sent by the ring: whole small parts, as far as one record holds them, or the bytes
- * that the peer requested. */
+/* Bytes from here on that go by the ring: whole small parts that fit into one record, or what the peer requested. */
 static size_t ring_run(tutti_rdma_stream *stream, size_t left) {
     if (stream->out_position < stream->ring_until)
         return tutti_min_size(left, stream->ring_until - stream->out_position);
@@ -177,6 +176,52 @@ static tutti_status progress(tutti_rdma_pipe *pipe) {
     return pipe->status;
 }
 
+/* ----------------------------------------------------------------------------------------------------- sleeping
+ * A record or state is a plain write, which completes nothing at its receiver: only polling finds it. So a side that
+ * goes to sleep announces that in the state that it sends to its peer, and the next record or state that the peer
+ * writes carries immediate data, which completes one of the receives that are posted for pieces. Completions signal a
+ * bell (a completion channel), armed only here: a side that polls again soon, and its peer's writes, cost nothing more.
+ *
+ *   sleeper   state: sleeps = 7  ---------------------->  peer
+ *             bell rings, polls  <--  record, immediate   sleeps is 7, I woke it from 6: wake it, once
+ *
+ * A write that the peer made before it read that state wakes no sleeper. It arrives within one round trip of the
+ * first, short sleep of a wait, so that a later sleep finds it; in any case no sleep lasts longer than a moment
+ * without a poll.
+ *
+ * Invariant: at most one write of the peer ends each announced sleep, so receives cannot run out.
+ */
+
+/* Does nothing if the peer already knows, since it has not ended the previous sleep. */
+static void announce(tutti_rdma_stream *stream) {
+    if (stream->announced && stream->wakes == stream->lanes[0].wakes) return;
+    stream->announced = true;
+    stream->wakes = stream->lanes[0].wakes;
+    stream->out->state.sleeps++;
+    stream->pipe.counters.sleeps++;
+    tutti_rdma_stream_tell(stream);
+}
+
+static uint64_t completions(const tutti_rdma_stream *stream) {
+    uint64_t sum = 0;
+    for (int i = 0; i < stream->nlanes; i++) sum += stream->lanes[i].taken;
+    return sum;
+}
+
+static int sleep_on(tutti_rdma_pipe *pipe) {
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
+    if (pipe->status != TUTTI_OK) return -1;
+    tutti_rdma_connect_step(stream); /* unread notes would keep it awake */
+    uint64_t before = completions(stream);
+    if (stream->ended_ns != 0 || !tutti_rdma_stream_poll(stream)) return -1;
+    for (int i = 0; i < stream->nlanes; i++)
+        if (!tutti_rdma_lane_arm(&stream->lanes[i])) return -1;
+    announce(stream);
+    return tutti_rdma_stream_poll(stream) && completions(stream) == before ? stream->bells : -1;
+}
+
+/* ------------------------------------------------------------------------------------------------------ closing */
+
 /* Returns whether a cancel would interrupt a transfer. A receive that has not begun can be withdrawn: no byte has
  * arrived, and no buffer is granted to the peer. */
 static bool is_cut(const tutti_rdma_stream *stream) {
@@ -195,8 +240,7 @@ static void cancel(tutti_rdma_pipe *pipe) {
     pipe->to_receive = pipe->received;
 }
 
-/* Returns whether all writes have arrived in the peer's memory. Pieces have, since they count as sent only then; so
- * lane 0 decides. */
+/* Returns whether all writes have arrived in the peer's memory: pieces have, as they count as sent; lane 0 decides. */
 static bool has_arrived(tutti_rdma_stream *stream) {
     tutti_rdma_lane *lane = &stream->lanes[0];
     if (!tutti_rdma_stream_poll(stream)) return false;
@@ -208,8 +252,7 @@ static bool has_arrived(tutti_rdma_stream *stream) {
     return false;
 }
 
-/* Waits until all sent bytes have arrived, also if the lanes must be reconnected for that, as long as that makes
- * progress. */
+/* Waits until all sent bytes have arrived, even if lanes must be reconnected for that, while that makes progress. */
 static void linger(tutti_rdma_stream *stream) {
     int64_t start = tutti_rdma_host_now_ns(), now = start, moved = start;
     tutti_rdma_phase phase = stream->phase;
@@ -248,12 +291,35 @@ static tutti_status open_pipe(int socket, tutti_deadline *deadline, tutti_rdma_p
     return TUTTI_OK;
 }
 
-void tutti_rdma_pipe_calls(tutti_rdma_module *calls) {
-    calls->open = open_pipe;
-    calls->send = send_parts;
-    calls->recv = receive;
-    calls->progress = progress;
-    calls->sleep_on = tutti_rdma_sleep_on;
-    calls->cancel = cancel;
-    calls->close = close_pipe;
+/* --------------------------------------------------------------------------------------------------- the module */
+
+static tutti_status check(void) {
+    const tutti_rdma_port *ports;
+    int nports;
+    return tutti_rdma_devices_get(&ports, &nports);
+}
+
+static void forked(void) {
+    tutti_devices_forked();
+    tutti_rdma_memory_forked();
+}
+
+tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
+    static const tutti_rdma_module calls = {.head.version = TUTTI_MODULE_VERSION,
+                                            .check = check,
+                                            .open = open_pipe,
+                                            .send = send_parts,
+                                            .recv = receive,
+                                            .progress = progress,
+                                            .sleep_on = sleep_on,
+                                            .cancel = cancel,
+                                            .close = close_pipe,
+                                            .ask = tutti_rdma_memory_ask,
+                                            .forget_memory = tutti_rdma_memory_forget,
+                                            .describe = tutti_rdma_devices_describe};
+    if (caller->version == TUTTI_MODULE_VERSION && tutti_rdma_host == NULL) pthread_atfork(NULL, NULL, forked);
+    if (caller->version == TUTTI_MODULE_VERSION)
+        tutti_rdma_host = caller; /* else the caller detects the difference, and makes no call */
+    *calls_out = &calls.head;
+    return TUTTI_OK;
 }

@@ -1,15 +1,7 @@
 /*
  * RDMA: reliable pipes over ibverbs, and memory registered with adapters. Nothing here depends on communicators.
  *
- *   comm/net/transport/verbs.c  --opens-->  libtutti_verbs.so:  module.c   the table below
- *                                                               pipe.c     small messages: records in the peer's ring
- *                                                               sleep.c    waiting without polling
- *                                                               direct.c   large ones: written to the peer's buffer
- *                                                               connect.c  connects queue pairs, also after a fault
- *                                                               pieces.c   what is posted and has come of large ones
- *                                                               lane.c     one queue pair; posts and polls
- *                                                               memory.c   registrations
- *                                                               devices.c  which adapters, ports and addresses
+ * comm/net/transport/verbs.c opens libtutti_verbs.so, whose files CMakeLists.txt describes; pipe.c has the table below.
  *
  * A pipe is a stream of bytes in both directions; its calls are those of a transport
  * (comm/net/transport/transport.h). Invariant: a pipe is used by one thread at a time. Once `status` is not
@@ -59,8 +51,7 @@ typedef struct tutti_rdma_module {
     tutti_status (*send)(tutti_rdma_pipe *pipe, const struct iovec *parts, int nparts); /* at most 4 parts */
     tutti_status (*recv)(tutti_rdma_pipe *pipe, void *dst, size_t bytes);
     tutti_status (*progress)(tutti_rdma_pipe *pipe);
-    /* A descriptor that becomes readable when something arrives; -1: something has arrived, or only polling can
-     * find out. */
+    /* A descriptor that becomes readable when something arrives; -1: something has, or only polling can find out. */
     int (*sleep_on)(tutti_rdma_pipe *pipe);
     void (*cancel)(tutti_rdma_pipe *pipe);
     void (*close)(tutti_rdma_pipe *pipe);

@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* Orders reads after an adapter's writes that precede the stamp: on ARM, devices are not in the domain that acquire
- * orders. */
+/* Orders reads after an adapter's writes before the stamp: on ARM, acquire does not cover devices. */
 static inline void order_after_device(void) {
 #if defined(__aarch64__)
     __asm__ volatile("dmb oshld" ::: "memory");

@@ -93,12 +93,10 @@ void tutti_rdma_ring_pack(tutti_rdma_ring_line *ring, uint64_t line, const tutti
                           tutti_rdma_parts *parts);
 /* Returns whether the record at that line has begun to arrive. */
 bool tutti_rdma_ring_look(const tutti_rdma_ring_line *ring, uint64_t line, tutti_rdma_ring_head *head_out);
-/* Copies bytes [offset, offset + bytes) of that record's payload, as far as they have arrived; returns how many it
- * copied. */
+/* Copies bytes [offset, offset + bytes) of that record's payload, as far as they have arrived; returns how many. */
 size_t tutti_rdma_ring_unpack(const tutti_rdma_ring_line *ring, uint64_t line, size_t offset, void *dst, size_t bytes);
 
-/* The line that publishes a peer's state. It is always written whole, so the last one supersedes all others, and a
- * lost one does not matter. */
+/* The line that publishes a peer's state. Always written whole: the last one counts, and a lost one does not matter. */
 typedef struct tutti_rdma_ring_state {
     uint32_t first;         /* number of the state */
     uint32_t consumed;      /* lines of its ring that the writer has read, modulo 2^32 */

@@ -1,6 +1,6 @@
 /*
- * The inside of a pipe: the state that pieces.c, connect.c (handshakes), direct.c (large messages), sleep.c and
- * pipe.c (records) work on; each calls only those before it.
+ * The inside of a pipe: the state that pieces.c, connect.c (handshakes), direct.c (large messages) and pipe.c
+ * (records, sleeping) work on; each calls only those before it.
  *
  * The bytes of a direction are counted from the opening on: a byte's *position*. Each byte travels in one of two
  * ways:
@@ -128,8 +128,7 @@ static inline tutti_rdma_piece *tutti_rdma_piece_at(tutti_rdma_stream *stream, u
 }
 /* Posts a piece. Each lane gets its share, which may be empty: the receiver waits for its immediate data. */
 void tutti_rdma_piece_post(tutti_rdma_stream *stream, tutti_rdma_piece *piece);
-/* Counts pieces as sent when the peer's adapter has acknowledged them: then the buffer may change. True: there were
- * some. */
+/* Counts pieces as sent once the peer's adapter has acknowledged them: the buffer may change. True: some were. */
 bool tutti_rdma_pieces_retire(tutti_rdma_stream *stream);
 /* Reads the piece at the head of the lanes; false: it has not arrived, or not on all lanes. */
 bool tutti_rdma_piece_came(const tutti_rdma_stream *stream, const uint32_t heads[TUTTI_RDMA_DEVICES_PORTS],
@@ -140,8 +139,7 @@ void tutti_rdma_pieces_replay(tutti_rdma_stream *stream);
 uint32_t tutti_rdma_pieces_settle(tutti_rdma_stream *stream);
 /* The peer has received `pieces_in` of this side's pieces. False: fewer than its adapter had acknowledged. */
 bool tutti_rdma_pieces_settled(tutti_rdma_stream *stream, uint32_t pieces_in);
-/* As tutti_rdma_pieces_settled, from a peer that closes the pipe: these pieces count as sent, even if its adapter's
- * acknowledgement was lost. */
+/* As tutti_rdma_pieces_settled, from a peer that closes the pipe: what it received counts, acknowledged or not. */
 void tutti_rdma_pieces_closed(tutti_rdma_stream *stream, uint32_t pieces_in);
 
 /* -------------------------------------------------------------------------------------------- connect.c */
@@ -166,8 +164,7 @@ static inline bool tutti_rdma_stream_has_room(tutti_rdma_stream *stream) {
     if (TUTTI_LIKELY(tutti_rdma_lane_has_room(&stream->lanes[0], 1))) return true;
     return tutti_rdma_stream_poll(stream) && tutti_rdma_lane_has_room(&stream->lanes[0], 1);
 }
-/* Writes part of the local copy of the peer's region to its place, in one work request, which wakes the peer if it
- * sleeps. There must be room. */
+/* Writes part of the copy of the peer's region to its place, in one work request, and wakes the peer. Needs room. */
 void tutti_rdma_stream_write(tutti_rdma_stream *stream, const void *from, size_t bytes);
 /* Writes this side's state to the peer, now or as soon as there is room. */
 void tutti_rdma_stream_tell(tutti_rdma_stream *stream);
@@ -185,15 +182,5 @@ bool tutti_rdma_direct_send(tutti_rdma_stream *stream);
 void tutti_rdma_direct_ask(tutti_rdma_stream *stream);
 /* Takes a piece that has arrived; true: it took one. */
 bool tutti_rdma_direct_take(tutti_rdma_stream *stream);
-
-/* ---------------------------------------------------------------------------------------------- sleep.c */
-
-/* A call of a pipe; rdma.h. */
-int tutti_rdma_sleep_on(tutti_rdma_pipe *pipe);
-
-/* ----------------------------------------------------------------------------------------------- pipe.c */
-
-/* Fills in the calls of a pipe. */
-void tutti_rdma_pipe_calls(tutti_rdma_module *calls);
 
 #endif

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tensor/gpu.h"
 #include "tensor/layout.h"
 

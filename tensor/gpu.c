@@ -10,7 +10,6 @@
 #include <tutti/device.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 /* ----------------------------------------------------------------------------------------------- which GPU */
 

@@ -10,7 +10,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 #include "kernels/reduce.h"
 
 /* ------------------------------------------------------------------------------------------------ checks */

@@ -12,7 +12,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 #include "tensor/costs.h"
 #include "tensor/gpu.h"
 

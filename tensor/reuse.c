@@ -8,7 +8,6 @@
 #include <tutti/device.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 #define GRAIN 512 /* block sizes are multiples of this */
 

@@ -12,7 +12,6 @@
 #include <tutti/device.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 struct tutti_scratch {
     struct tutti_scratch *next;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tensor/gpu.h"
 #include "tensor/plan/plan.h"
 #include "tensor/tensor.h"

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "bootstrap/base/status.h"
-
 tutti_status tutti_calloc(size_t count, size_t item_bytes, void *memory_out) {
     void *memory = calloc(count > 0 ? count : 1, item_bytes);
     if (memory == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %zu times %zu bytes", count, item_bytes);

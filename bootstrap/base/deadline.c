@@ -1,9 +1,10 @@
 /*
- * Clocks and deadlines: see deadline.h for the rule about pauses.
+ * Clocks, deadlines and interrupts of waits: see deadline.h for the rule about pauses.
  */
 #include "bootstrap/base/deadline.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <time.h>
 
 #include "bootstrap/base/common.h"
@@ -52,4 +53,30 @@ static void calibrate_ticks(void) {
 int64_t tutti_ticks_to_ns(uint64_t ticks) {
     pthread_once(&ticks_once, calibrate_ticks);
     return (int64_t)((double)ticks * ns_per_tick);
+}
+
+/* --------------------------------------------------------------------------------------------------- interrupts */
+
+#define ASK_EVERY_NS INT64_C(50000000)
+
+static _Thread_local struct {
+    int (*asked)(void *);
+    void *context;
+    int64_t last_ns;
+} own;
+
+tutti_status tutti_interrupt_set(int (*asked)(void *context), void *context) {
+    own.asked = asked;
+    own.context = context;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_interrupt_check(void) {
+    if (own.asked == NULL) return TUTTI_OK;
+    int64_t now_ns = tutti_now_ns();
+    if (now_ns - own.last_ns < ASK_EVERY_NS) return TUTTI_OK;
+    own.last_ns = now_ns;
+    if (own.asked(own.context) == 0) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_INTERRUPTED,
+                      "interrupted while waiting (Ctrl-C, or another signal whose handler asked to stop)");
 }

@@ -1,8 +1,6 @@
 /*
  * Fault points: one small table, parsed from TUTTI_FAULT at first use.
  */
-#include "bootstrap/base/fault.h"
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -35,7 +35,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(SEGMENTS, UNUSED, "segments", "comm/shm/segment.c", "the segments of communicators"),
     ROW(SLOTS, UNUSED, "slots", "comm/shm/slots.c", "the list of communicators and the bytes that they have leased"),
     ROW(HEAP, UNUSED, "heap", "comm/shm/heap.c", "pieces of the shared heap"),
-    ROW(REGISTRY, HELD, "registry", "comm/shm/memory_registry.c", "ranges registered by the program"),
+    ROW(REGISTRY, HELD, "registry", "comm/shm/heap.c", "ranges registered by the program"),
     ROW(DEVICE_MEMORY, UNUSED, "device_memory", "comm/gpu/device_memory.c", "blocks of CUDA memory"),
     ROW(PINNED, UNUSED, "pinned", "comm/gpu/pinned.c", "pinned blocks kept for reuse"),
     ROW(EVENTS, UNUSED, "events", "comm/gpu/event.c", "marks in streams"),

@@ -1,7 +1,7 @@
 /*
  * Log lines on standard error, one write each.
  */
-#include "bootstrap/base/log.h"
+#include "bootstrap/base/common.h"
 
 #include <stdarg.h>
 #include <stdio.h>

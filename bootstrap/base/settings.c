@@ -10,7 +10,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 
 static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
     [TUTTI_SETTING_LOG] = {.name = "TUTTI_LOG",

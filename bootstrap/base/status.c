@@ -6,7 +6,7 @@
  * when the thread ends: as a thread-local array it would use up the small space that a process reserves for
  * thread-local variables of libraries loaded later, and loading such a library would fail.
  */
-#include "bootstrap/base/status.h"
+#include "bootstrap/base/common.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -37,8 +37,7 @@ typedef struct tutti_thread_row {
 
 extern const tutti_thread_row tutti_threads[TUTTI_THREAD_KINDS];
 
-/* Starts body(argument). The caller must join *thread_out; if thread_out is NULL, the thread is detached. Returns 0 or
- * an errno value. */
+/* Starts body(argument). Join *thread_out; if thread_out is NULL, the thread is detached. 0 or an errno value. */
 int tutti_thread_start(tutti_thread_kind kind, void *(*body)(void *), void *argument, pthread_t *thread_out);
 
 /* A service of the process: threads of one kind that run rounds as long as there is work. They start when woken and

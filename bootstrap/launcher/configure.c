@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 
 enum { MOST_PORT = 65535 };

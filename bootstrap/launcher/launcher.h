@@ -1,13 +1,6 @@
 /*
  * What launchers provide to a process, each in its own format: torchrun, rank tables, Open MPI, MPICH, MVAPICH2,
  * Slurm, PMIx.
- *
- *     launcher_variables.c   launchers that set environment variables: a table with one row each
- *     rank_table.c           a file (RANK_TABLE_FILE)
- *     pmix.c                 queries to the launcher's server on this host
- *     world.c                uses the first source that is present, completes and checks its values
- *     configure.c            starts the ranks from inside the program
- *     meeting.c              the address at which the ranks of the job meet, from that launcher's values
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCHER_H
 #define TUTTI_BOOTSTRAP_LAUNCHER_H
@@ -55,8 +48,7 @@ typedef struct tutti_launcher_row {
 const tutti_launcher_row *tutti_launcher_row_present(void);
 /* Reads the numbers from the row's variables. */
 tutti_status tutti_launcher_row_read(const tutti_launcher_row *row, int values_out[TUTTI_GIVEN_COUNT]);
-/* Fails with TUTTI_ERR_CONFIG; the error gives the problem, all variables of the launcher with their values, and
- * what to do. */
+/* TUTTI_ERR_CONFIG; the error gives the problem, the launcher's variables with their values, and what to do. */
 tutti_status tutti_launcher_row_fail(const tutti_launcher_row *row, const char *problem);
 
 /* The result of tutti_world_get, and the launcher that provided it. */
@@ -64,5 +56,17 @@ tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_o
 
 /* Returns the variable's text; NULL when it is unset or empty. */
 const char *tutti_launcher_variable(const char *name);
+
+/* -------------------------------------------------------------------------------------------------- slurm.c
+ * Slurm's compressed lists: hosts, "node[01-03,7],x", and tasks per node, "4(x2),3".
+ */
+
+/* Number of hosts in the list; -1: the list is malformed. */
+int tutti_hostlist_count(const char *list);
+/* Writes host number `index`, in the list's order. Returns false when it does not exist or does not fit. */
+bool tutti_hostlist_get(const char *list, int index, char *host_out, size_t capacity);
+
+/* Reads the number of tasks of node number `node`; returns false when the text does not contain it. */
+bool tutti_slurm_tasks_of(const char *text, int node, int *tasks_out);
 
 #endif

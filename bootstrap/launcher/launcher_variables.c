@@ -11,9 +11,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
-#include "bootstrap/launcher/slurm.h"
 
 enum { TORCHRUN_ROW = 0 };
 

@@ -21,13 +21,10 @@
 #include <strings.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
-#include "bootstrap/launcher/slurm.h"
 #include "bootstrap/machine/interfaces.h"
 
 enum { FIRST_PORT = 20000, NPORTS = 10000, MOST_ADDRESSES = 8 };

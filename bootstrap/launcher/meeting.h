@@ -23,16 +23,14 @@ typedef struct tutti_meeting {
  * TUTTI_ERR_CONFIG; the error names what is missing. */
 tutti_status tutti_meeting_find(const tutti_world *world, tutti_meeting *meeting_out);
 
-/* Collective: rank 0 passes the port on which its store listens, the others pass 0. Fills in host and port on all
- * ranks. */
+/* Collective: rank 0 passes the port of its store, the others pass 0. Fills in host and port on all ranks. */
 tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_meeting *meeting);
 
 /* The address on which rank 0's store listens and which tutti_meeting_exchange will publish, or NULL for all
  * interfaces if there is more than one address. The result is in `text` or constant. */
 const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 
-/* The address to listen on so that exactly the hosts that can reach `host` can reach the store; NULL for all
- * interfaces. */
+/* The address to listen on so that exactly the hosts that reach `host` reach the store; NULL for all interfaces. */
 const char *tutti_meeting_listen_address(const char *host);
 
 #endif

@@ -23,10 +23,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/pmix.h"
 
@@ -55,8 +52,7 @@ bool tutti_pmi_present(void) {
 /* Only rank 0 logs waiting. */
 static _Thread_local bool speaks;
 
-/* Reads one byte at a time, because the bytes behind the line may belong to another user of the socket. Lines are
- * few and short. */
+/* Reads byte by byte, since the bytes behind the line may be another user's of the socket. Lines are few and short. */
 static tutti_status receive_line(int fd, tutti_deadline *deadline, char line[LINE_BYTES]) {
     tutti_notice notice = {0};
     for (size_t used = 0; used < LINE_BYTES - 1;) {

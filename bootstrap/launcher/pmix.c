@@ -10,15 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/machine/async_call.h"
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/interrupt.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
+#include "bootstrap/machine/async_call.h"
 
 /* GRACE_MS: time after the deadline in which the server may report its own timeout. */
 enum { LOOK_MS = 100, GRACE_MS = 2000 };
@@ -98,11 +94,8 @@ bool tutti_pmix_present(void) {
 }
 
 static tutti_status open_module(const tutti_pmix_module **module_out) {
-    static const char left_out[] = TUTTI_PMIX_LEFT_OUT;
     const tutti_module_calls *calls;
-    if (left_out[0] != '\0')
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module pmix is not in this build: %s", left_out);
-    TUTTI_TRY(tutti_module_open("pmix", &calls));
+    TUTTI_TRY(tutti_module_open("pmix", TUTTI_PMIX_LEFT_OUT, &calls));
     *module_out = (const tutti_pmix_module *)(const void *)calls;
     return TUTTI_OK;
 }

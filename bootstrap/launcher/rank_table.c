@@ -18,10 +18,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/machine/interfaces.h"
 
@@ -175,11 +172,8 @@ static tutti_status check(tutti_rank_table *table) {
 /* ---------------------------------------------------------------------------------------------- loading */
 
 static tutti_status open_module(const tutti_module_calls **calls_out) {
-    static const char left_out[] = TUTTI_JSON_LEFT_OUT;
-    if (left_out[0] != '\0')
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank tables need the module json, which is not in this build: %s",
-                          left_out);
-    return tutti_module_open("json", calls_out);
+    tutti_status status = tutti_module_open("json", TUTTI_JSON_LEFT_OUT, calls_out);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_fail_context(status, "rank tables need the module json");
 }
 
 tutti_status tutti_rank_table_check(void) {

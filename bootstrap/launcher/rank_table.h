@@ -53,8 +53,7 @@ bool tutti_rank_table_present(bool other);
  * those of its device_ip, or of the table's para_plane_nic_name, if this host has them. */
 tutti_status tutti_rank_table_world(tutti_world *world_out);
 /* For a world that another launcher's variables describe, as under tuttirun --rank-table: returns the device_id of this
- * rank, and restricts the interfaces, where RANK_ID, RANK_SIZE, DEVICE_ID and the table agree with that world; else
- * -1. */
+ * rank, and restricts the interfaces, where RANK_ID, RANK_SIZE, DEVICE_ID and the table agree with it; else -1. */
 int tutti_rank_table_device(const tutti_world *world);
 /* The host of rank 0, as an address or a name, and a name for the job that is derived from the table. */
 tutti_status tutti_rank_table_meeting(char *host_out, size_t host_capacity, char *run_out, size_t run_capacity);

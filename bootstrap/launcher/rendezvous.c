@@ -13,11 +13,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/meeting.h"
 #include "bootstrap/launcher/world.h"
 #include "bootstrap/store/secret.h"
@@ -98,8 +96,7 @@ static tutti_status seek(const tutti_world *world, const tutti_meeting *where, c
     return tutti_store_client_reach(host, where->port, &wanted, client_out);
 }
 
-/* Rank 0 serves the store; if the port is already taken by a store of this user (a framework's, or that of another
- * job with the same port), it joins that store. */
+/* Rank 0 serves the store, or joins that of this user which has the port (a framework's, or another job's). */
 static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *rendezvous, const tutti_meeting *where,
                                   const char *secret) {
     const tutti_store_client_options wanted = {.secret = secret, .connect_ms = JOIN_MS};
@@ -120,8 +117,7 @@ static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *re
     return TUTTI_OK;
 }
 
-/* The address that rank 0 published through the launcher's server: once per process, by all ranks at their first
- * rendezvous. */
+/* The address that rank 0 published through the launcher's server: once per process, by all ranks together. */
 static struct {
     tutti_meeting meeting;
     pid_t owner; /* 0: not published yet */
@@ -192,8 +188,7 @@ const char *tutti_rendezvous_prefix(const tutti_rendezvous *rendezvous) {
     return rendezvous->prefix;
 }
 
-/* Counts the ranks that are done; the last one sets the key for which rank 0 waits. A failure only means that
- * another rank has already ended. */
+/* Counts the ranks that are done; the last one sets the key for which rank 0 waits. Fails only if a rank has ended. */
 static void leave(tutti_rendezvous *rendezvous) {
     char key[384], word[8];
     const tutti_store *store = &rendezvous->store;

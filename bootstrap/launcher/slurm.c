@@ -6,7 +6,7 @@
  * Several brackets multiply, the last one varying fastest: host k of an item is k written with the brackets as
  * digits.
  */
-#include "bootstrap/launcher/slurm.h"
+#include "bootstrap/launcher/launcher.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -16,8 +16,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
@@ -64,8 +62,7 @@ static bool may_be_several_hosts(const tutti_launcher_row *row, const int *value
     return master != NULL && !tutti_host_is_loopback(master);
 }
 
-/* Local rank and local size may follow from other values; otherwise all ranks are assumed to be on one host, or the
- * local size stays unknown. */
+/* Local rank and size may follow from other values; else all ranks are on one host, or the local size is unknown. */
 static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
     int nodes = values[TUTTI_GIVEN_NODES], *local_size = &values[TUTTI_GIVEN_LOCAL_SIZE];
     int *local_rank = &values[TUTTI_GIVEN_LOCAL_RANK];
@@ -142,8 +139,7 @@ static tutti_status read_row(const tutti_launcher_row *row, tutti_world *world_o
 
 /* --------------------------------------------------------------------------------------------- all sources */
 
-/* Warns of processes that were started together but without ranks: each would be a world of its own, which is not
- * intended. */
+/* Warns of processes that were started together but without ranks: each would be a world of its own. */
 static void warn_of_other_launchers(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"};
     static atomic_flag logged = ATOMIC_FLAG_INIT;

@@ -20,8 +20,7 @@ const tutti_store *tutti_rendezvous_store(const tutti_rendezvous *rendezvous);
 const char *tutti_rendezvous_prefix(const tutti_rendezvous *rendezvous);
 /* Reports that the rendezvous failed: missing ranks will not report at close that they no longer need the store. */
 void tutti_rendezvous_hurry(tutti_rendezvous *rendezvous);
-/* What the ranks of the world have found about their hosts: from now on tutti_world_get answers with it where the
- * launcher says nothing. */
+/* What the ranks of the world have found about their hosts: tutti_world_get's answer where the launcher has none. */
 void tutti_world_complete(const tutti_world *world);
 /* Closes the rendezvous; the caller no longer needs the store. NULL is allowed. */
 void tutti_rendezvous_close(tutti_rendezvous *rendezvous);

@@ -12,8 +12,7 @@ static int is_device(const struct dirent *item) {
     return item->d_name[0] != '.' && strlen(item->d_name) < TUTTI_GPU_ADDRESS_BYTES;
 }
 
-/* Maps CUDA's GPU number `index` to the machine's GPU number; -1: not given by a number (but by a UUID, for
- * example). */
+/* Maps CUDA's GPU number `index` to the machine's GPU number; -1: not given by a number (but by a UUID, say). */
 static int number_of(int index, const char *visible) {
     char *end;
     if (visible == NULL) return index;

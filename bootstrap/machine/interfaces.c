@@ -23,7 +23,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 
 /* ------------------------------------------------------------------------------------------- addresses */
 
@@ -163,8 +162,7 @@ tutti_status tutti_interfaces_choose(tutti_interface *all, int nall, const char 
 
 /* --------------------------------------------------------------------------------------------- reading */
 
-/* Queries the driver; interfaces other than adapters may not answer. Not through /sys, which may show another
- * network namespace. */
+/* Asks the driver; only adapters may answer. Not through /sys, which may show another network namespace. */
 static bool ask_driver(int fd, const char *name, void *question) {
     struct ifreq request = {.ifr_data = question};
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
@@ -225,8 +223,7 @@ void tutti_interfaces_prefer(const char *names, const char *member) {
     tutti_unlock(TUTTI_LOCK_INTERFACES);
 }
 
-/* Returns the value of TUTTI_SOCKET_IFNAME, or else of the first of the other variables that is set, or else what is
- * preferred, and its name. */
+/* Returns the value of TUTTI_SOCKET_IFNAME, or of the first other variable that is set, or what is preferred. */
 static const char *find_filter(const char **variable_out) {
     static const char *const others[] = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"};
     const char *filter = tutti_setting_text(TUTTI_SETTING_SOCKET_IFNAME);

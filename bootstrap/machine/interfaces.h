@@ -44,8 +44,7 @@ void tutti_interfaces_prefer(const char *names, const char *member);
 /* Lists all addresses of this host, including loopback, regardless of the variables. */
 tutti_status tutti_interfaces_all(tutti_interface *interfaces_out, int capacity, int *count_out);
 
-/* Like tutti_interfaces_list, for a given list. `variable`=`filter` is the restriction; "" selects all. Reorders
- * `all`. */
+/* Like tutti_interfaces_list, for a given list, which it reorders. `variable`=`filter` restricts; "" selects all. */
 tutti_status tutti_interfaces_choose(tutti_interface *all, int nall, const char *variable, const char *filter,
                                      tutti_interface *interfaces_out, int capacity, int *count_out);
 
@@ -58,8 +57,7 @@ void tutti_address_text(const uint8_t address[16], uint32_t scope, char text[TUT
 void tutti_address_of_peer(int fd, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 /* Parses the output of tutti_address_text, without a scope; returns false when the text is not an address. */
 bool tutti_address_read(const char *text, uint8_t address_out[16]);
-/* Returns true when the text is this host's name (whole, or up to its first dot) or one of its addresses. Does not
- * query a name server. */
+/* Returns true when the text is this host's name (whole, or up to its first dot) or address. Asks no name server. */
 bool tutti_host_is_own(const char *text);
 /* Returns true for "localhost" and the text of a loopback address. */
 bool tutti_host_is_loopback(const char *text);

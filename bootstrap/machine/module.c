@@ -13,8 +13,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/fault.h"
-#include "bootstrap/base/status.h"
 
 static const tutti_module_host host = {.version = TUTTI_MODULE_VERSION,
                                        .fail = tutti_fail,
@@ -63,9 +61,11 @@ tutti_status tutti_module_open_file(const char *file, const tutti_module_calls *
     return status;
 }
 
-tutti_status tutti_module_open(const char *name, const tutti_module_calls **calls_out) {
+tutti_status tutti_module_open(const char *name, const char *left_out, const tutti_module_calls **calls_out) {
     static const char *const places[] = {".", TUTTI_LIBRARIES_FROM_PROGRAMS, "../lib"};
     char folder[PATH_MAX] = "", file[PATH_MAX + 128], plain[64];
+    if (left_out[0] != '\0')
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module %s is not part of this build: %s", name, left_out);
     snprintf(plain, sizeof plain, "libtutti_%s.so", name);
     bool known = own_folder(folder);
     for (size_t i = 0; known && i < TUTTI_COUNT_OF(places); i++) {

@@ -14,11 +14,9 @@
 #include <tutti/tutti.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 
-/* Version of these tables and of all module tables; the first field in both, so that it can be read even if other
- * fields have changed. */
+/* Version of all these tables: first in each, so that it can be read even if other fields have changed. */
 #define TUTTI_MODULE_VERSION ((uint32_t)(TUTTI_VERSION_MAJOR << 16 | TUTTI_VERSION_MINOR << 8 | TUTTI_VERSION_PATCH))
 
 /* Functions that the host provides to a module. */
@@ -41,11 +39,14 @@ typedef struct tutti_module_calls {
 } tutti_module_calls;
 
 typedef tutti_status tutti_module_start_function(const tutti_module_host *host, const tutti_module_calls **calls_out);
+/* Defined by each module. */
+__attribute__((visibility("default"))) tutti_module_start_function tutti_module_start;
 
-/* Returns the table of libtutti_<name>.so. The file is searched for beside libtutti (for a program, in the lib
- * folder beside the program's folder), then in the system's library paths. It stays open. Fails with
- * TUTTI_ERR_UNSUPPORTED when no usable module exists; the error gives the reason and the places searched. */
-tutti_status tutti_module_open(const char *name, const tutti_module_calls **calls_out);
+/* Returns the table of libtutti_<name>.so. `left_out`: why this build lacks the module; "": it is included. The file is
+ * searched for beside libtutti (for a program, in the lib folder beside the program's folder), then in the system's
+ * library paths. It stays open. Fails with TUTTI_ERR_UNSUPPORTED when no usable module exists; the error gives the
+ * reason and the places searched. */
+tutti_status tutti_module_open(const char *name, const char *left_out, const tutti_module_calls **calls_out);
 
 /* Returns the table of the given file. */
 tutti_status tutti_module_open_file(const char *file, const tutti_module_calls **calls_out);

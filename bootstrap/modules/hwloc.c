@@ -78,9 +78,6 @@ static tutti_status read_topology(tutti_topology *topology_out) {
     return status;
 }
 
-__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
-                                                                       const tutti_module_calls **calls_out);
-
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static const tutti_topology_module calls = {.head.version = TUTTI_MODULE_VERSION, .read = read_topology};
     if (caller->version == TUTTI_MODULE_VERSION)

@@ -240,9 +240,6 @@ static tutti_status read_rank_table(const char *text, tutti_rank_table *table_ou
     return status;
 }
 
-__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
-                                                                       const tutti_module_calls **calls_out);
-
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static const tutti_json_module calls = {.head.version = TUTTI_MODULE_VERSION, .read_rank_table = read_rank_table};
     if (caller->version == TUTTI_MODULE_VERSION)

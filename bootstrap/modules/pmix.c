@@ -112,9 +112,6 @@ static tutti_status exchange(const char *mine, int timeout_s, char text_out[TUTT
     return look_up(timeout_s, text_out);
 }
 
-__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
-                                                                       const tutti_module_calls **calls_out);
-
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static const tutti_pmix_module calls = {
         .head.version = TUTTI_MODULE_VERSION, .read_world = read_world, .exchange = exchange};

@@ -9,9 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
+#include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 
 static tutti_status read_all(int fd, const char *path, char *text, size_t capacity, size_t *bytes_out) {
     size_t bytes = 0;

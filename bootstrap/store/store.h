@@ -2,7 +2,7 @@
  * Key-value rendezvous over TCP, wire-compatible with PyTorch's TCPStore (both directions).
  *
  * The server is one thread with epoll; all input from outside is bounded. The client is blocking and belongs to one
- * thread at a time; its waits can be interrupted (interrupt.h).
+ * thread at a time; its waits can be interrupted (deadline.h).
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_H
 #define TUTTI_BOOTSTRAP_STORE_H
@@ -33,25 +33,19 @@ tutti_status tutti_store_listen(const char *address, int port, int *listen_fd_ou
  * not be joined. Fails with TUTTI_ERR_CONFIG otherwise; TUTTI_OTHER_USERS=1 allows it. */
 tutti_status tutti_store_check_holder(int port);
 
-/* Connects to host:port and retries until timeout_ms has passed. `host` may be several names or addresses of one
- * host, separated by commas, best first. */
-tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
-                                        tutti_store_client **client_out);
-/* Like tutti_store_client_connect, with the job's secret and separate time limits. Fails with TUTTI_ERR_REFUSED
- * within 2 s when the store has a secret and the client has another one or none. */
 typedef struct tutti_store_client_options {
     const char *secret; /* NULL or "": none; must stay valid until the client is connected */
     int64_t connect_ms;
     int64_t answer_ms; /* for the reply to a request that does not wait for other ranks; 0: TUTTI_CONNECT_TIMEOUT_MS */
-    /* Called about every 100 ms while the store is not reached, with the time waited and the reason of the last
-     * failure. May be NULL. */
+    /* Called about every 100 ms until the store is reached, with the time waited and the last failure. May be NULL. */
     void (*late)(void *context, int64_t waited_ns, const char *reason);
     void *context;
 } tutti_store_client_options;
+/* Connects to host:port and retries until connect_ms has passed. `host`: names of one host, by commas, best first.
+ * Fails with TUTTI_ERR_REFUSED within 2 s when the store has a secret and the client has another one or none. */
 tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_client_options *wanted,
                                       tutti_store_client **client_out);
-/* Returns true when a request failed half-way; all later requests fail, too. A timeout then means that the store
- * did not answer, not that a key is missing. */
+/* True: a request failed half-way, and so will all later ones. A timeout then means that the store did not answer. */
 bool tutti_store_client_is_broken(const tutti_store_client *client);
 void tutti_store_client_close(tutti_store_client *client); /* NULL is allowed */
 

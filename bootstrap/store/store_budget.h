@@ -36,8 +36,7 @@ typedef struct tutti_store_connection tutti_store_connection;
 #define TUTTI_STORE_WAITERS_POOL_BYTES ((size_t)128 << 20)
 /* Bound for all foreign connections of one address, without the turn: a third of small and big. */
 #define TUTTI_STORE_ADDRESS_BYTES ((size_t)32 << 20)
-/* While others wait, a connection that holds memory must transfer this many bytes, or all that it holds, within
- * this time. */
+/* While others wait, a connection that holds memory must transfer this many bytes, or all of it, within this time. */
 #define TUTTI_STORE_LEAST_MOVED_BYTES ((size_t)1 << 20)
 #define TUTTI_STORE_STALLED_MS        30000
 
@@ -73,8 +72,7 @@ typedef struct tutti_store_budget {
     tutti_store_pool own, foreign;
 } tutti_store_budget;
 
-/* Returns whether the connection may hold `held` bytes. If not, it is now in the queue. If so, it must do so and
- * settle before the next connection asks. */
+/* True: the connection may hold `held` bytes, and must settle before the next one asks. False: it is in the queue. */
 bool tutti_store_budget_ask(tutti_store_budget *budget, tutti_store_connection *connection, size_t held);
 /* Updates the sums to the bytes that the connection holds now. */
 void tutti_store_budget_settle(tutti_store_budget *budget, tutti_store_connection *connection);

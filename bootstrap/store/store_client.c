@@ -19,10 +19,8 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "bootstrap/machine/lookup.h"
+#include "bootstrap/machine/async_call.h"
 #include "bootstrap/store/store.h"
 #include "bootstrap/store/store_proof.h"
 #include "bootstrap/store/store_wire.h"
@@ -260,8 +258,7 @@ static tutti_status try_name(tutti_store_client *client, const char *host, int m
     return status;
 }
 
-/* Makes one attempt at each name or address of the list. If there are several, some may be unreachable, so each
- * gets little time. */
+/* Makes one attempt at each name or address of the list, with little time for each of several: some may not answer. */
 static tutti_status try_connect(tutti_store_client *client, tutti_deadline *total) {
     tutti_status status = tutti_fail(TUTTI_ERR_CONFIG, "no host is given");
     int most_ms = strchr(client->host, ',') != NULL ? TRY_ONE_OF_MS : TRY_MS;
@@ -329,11 +326,6 @@ tutti_status tutti_store_client_reach(const char *host, int port, const tutti_st
                             host, port, (long long)wanted->connect_ms, client->reason);
     free(client);
     return status;
-}
-
-tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
-                                        tutti_store_client **client_out) {
-    return tutti_store_client_reach(host, port, &(tutti_store_client_options){.connect_ms = timeout_ms}, client_out);
 }
 
 bool tutti_store_client_is_broken(const tutti_store_client *client) {

@@ -91,12 +91,8 @@ tutti_status tutti_store_scan_request(const tutti_store_connection *from, tutti_
 /* Lower bound of the bytes that are missing from the first request. */
 size_t tutti_store_scan_missing(const tutti_store_connection *from);
 
-/* Upper bound of the bytes in the reply to this complete request. */
-size_t tutti_store_reply_bytes(tutti_store_hub *hub, const uint8_t *request);
-
-/* Carries out the complete requests of the input while there is room for the replies; otherwise the connection
- * waits in the budget's queue. An error means that the client violated the protocol or exceeded a bound: the
- * connection must be closed. */
+/* Carries out the complete requests of the input while there is room for the replies; otherwise the connection waits in
+ * the budget's queue. An error means that the client violated the protocol or a bound: it must be closed. */
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection);
 /* Ends the wait in progress, if there is one, without a reply. */
 void tutti_store_requests_unwait(tutti_store_hub *hub, tutti_store_connection *connection);

@@ -16,8 +16,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "bootstrap/machine/lookup.h"
+#include "bootstrap/machine/async_call.h"
 #include "bootstrap/store/store.h"
 
 enum { BACKLOG = 4096, NAME_MS = 5000 };

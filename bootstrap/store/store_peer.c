@@ -24,8 +24,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 
 enum { ESTABLISHED = TCP_ESTABLISHED, LISTENS = TCP_LISTEN }; /* the kernel's numbers, used in all its answers */
 
@@ -85,8 +83,7 @@ static int open_netlink(int protocol) {
     return -1;
 }
 
-/* Sends a question and receives the answer, which is available as soon as the question has been sent. An error's
- * number is negative. */
+/* Sends a question and receives the answer, which is available at once. An error's number is negative. */
 static answer ask_kernel(tutti_store_peers *peers, int fd, struct nlmsghdr *question, int wanted, void *reply,
                          size_t capacity, int *error_out) {
     *error_out = 0;

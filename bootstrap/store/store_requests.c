@@ -1,7 +1,7 @@
 /*
  * The store's requests: what each op does.
  *
- * A request is carried out in one step when it is complete and its bounds are checked (store_scan.c), so the
+ * A request is carried out in one step when it is complete and its bounds are checked (store_connection.c), so the
  * functions here read its fields without going back, and no request is ever half done.
  */
 #include <assert.h>
@@ -10,12 +10,40 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/interfaces.h"
 #include "bootstrap/store/store_connection.h"
-#include "bootstrap/store/store_reader.h"
 #include "bootstrap/store/store_wire.h"
+
+/* Reads the fields of a complete request one after the other. */
+typedef struct reader {
+    const uint8_t *next;
+} reader;
+
+static uint64_t take_u64(reader *fields) {
+    uint64_t value;
+    memcpy(&value, fields->next, sizeof value);
+    fields->next += sizeof value;
+    return value;
+}
+
+static uint32_t take_u32(reader *fields) {
+    uint32_t value;
+    memcpy(&value, fields->next, sizeof value);
+    fields->next += sizeof value;
+    return value;
+}
+
+static tutti_store_bytes take_bytes(reader *fields) {
+    size_t bytes = take_u64(fields);
+    tutti_store_bytes taken = {fields->next, bytes};
+    fields->next += bytes;
+    return taken;
+}
+
+static tutti_store_bytes value_of(const tutti_store_entry *entry) {
+    if (entry == NULL || !entry->has_value) return (tutti_store_bytes){NULL, 0};
+    return (tutti_store_bytes){entry->value, entry->value_bytes};
+}
 
 typedef tutti_status (*request_run)(tutti_store_hub *hub, tutti_store_connection *from, reader *fields);
 
@@ -144,8 +172,7 @@ static tutti_status run_multi_set(tutti_store_hub *hub, tutti_store_connection *
     return TUTTI_OK;
 }
 
-/* A missing key counts as empty; if the expected value is not empty, the reply is the expected value, as in
- * PyTorch. */
+/* A missing key counts as empty; if the expected value is not empty, the reply is the expected value, as in PyTorch. */
 static tutti_status run_compare_set(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
     tutti_store_bytes key = take_bytes(fields);
     tutti_store_bytes expected = take_bytes(fields);
@@ -245,8 +272,7 @@ static tutti_status run_cancel_wait(tutti_store_hub *hub, tutti_store_connection
     return TUTTI_OK;
 }
 
-/* A counter under the key: the connection that raises it to the world size releases all waiters; later ones pass at
- * once. */
+/* A counter under the key: the connection that raises it to the world size releases all waiters; later ones pass. */
 static tutti_status run_barrier(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
     tutti_store_bytes key = take_bytes(fields);
     int64_t expected = (int64_t)take_u64(fields);
@@ -386,6 +412,8 @@ static tutti_status check_rights(tutti_store_hub *hub, const tutti_store_connect
     return TUTTI_OK;
 }
 
+/* ------------------------------------------------------------------------------------------- running */
+
 static const request_run runs[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_VALIDATE] = run_validate,
     [TUTTI_STORE_SET] = run_set,
@@ -410,9 +438,54 @@ static const request_run runs[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_PROVE] = run_prove,
 };
 
+/* ---------------------------------------------------------------------------------------- room for replies */
+
+/* For all requests whose reply is a number or a state. */
+enum { SHORT_REPLY_BYTES = 8 };
+
+static size_t blob_bytes(size_t bytes) {
+    return sizeof(uint64_t) + bytes;
+}
+
+static size_t get_bytes(tutti_store_hub *hub, reader *fields) {
+    return blob_bytes(value_of(tutti_store_table_find(hub->table, take_bytes(fields))).bytes);
+}
+
+static size_t multi_get_bytes(tutti_store_hub *hub, reader *fields) {
+    size_t bytes = 0;
+    for (uint64_t left = take_u64(fields); left > 0; left--) bytes += get_bytes(hub, fields);
+    return bytes;
+}
+
+/* One of the three values, depending on the key's value. */
+static size_t compare_set_bytes(tutti_store_hub *hub, reader *fields) {
+    size_t now = get_bytes(hub, fields), expected = take_bytes(fields).bytes, desired = take_bytes(fields).bytes;
+    return tutti_max_size(now, blob_bytes(tutti_max_size(expected, desired)));
+}
+
+static size_t queue_pop_bytes(tutti_store_hub *hub, reader *fields) {
+    const tutti_store_entry *entry = tutti_store_table_find(hub->table, take_bytes(fields));
+    if (entry == NULL || entry->queue_length == 0) return SHORT_REPLY_BYTES;
+    return SHORT_REPLY_BYTES + blob_bytes(tutti_store_table_peek(entry).bytes);
+}
+
+/* Upper bound of the bytes in the reply to this complete request. */
+static size_t bound_reply(tutti_store_hub *hub, const uint8_t *request) {
+    reader fields = {.next = request + 1};
+    switch (request[0]) {
+    case TUTTI_STORE_GET: return get_bytes(hub, &fields);
+    case TUTTI_STORE_MULTI_GET: return multi_get_bytes(hub, &fields);
+    case TUTTI_STORE_COMPARE_SET: return compare_set_bytes(hub, &fields);
+    case TUTTI_STORE_QUEUE_POP: return queue_pop_bytes(hub, &fields);
+    case TUTTI_STORE_CHALLENGE: return TUTTI_STORE_NONCE_BYTES + TUTTI_SHA256_BYTES;
+    case TUTTI_STORE_LIST_KEYS: return SHORT_REPLY_BYTES + tutti_store_table_list_bytes(hub->table);
+    default: return SHORT_REPLY_BYTES;
+    }
+}
+
 /* Reserves room for the reply before any of it is built; *room_out is false when the request must wait for it. */
 static tutti_status make_room(tutti_store_hub *hub, tutti_store_connection *c, const uint8_t *request, bool *room_out) {
-    size_t reply = tutti_store_reply_bytes(hub, request);
+    size_t reply = bound_reply(hub, request);
     size_t held = c->in.capacity + tutti_store_buffer_grown(&c->out, reply);
     if (reply > TUTTI_STORE_MOST_REPLY_BYTES || held > TUTTI_STORE_TURN_BYTES)
         return tutti_fail(TUTTI_ERR_DATA, "a reply of %zu bytes to a request of %zu", reply, c->scan.at);

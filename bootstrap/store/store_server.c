@@ -25,9 +25,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "bootstrap/store/secret.h"
 #include "bootstrap/store/store.h"
@@ -62,8 +60,7 @@ struct tutti_store_server {
 
 /* --------------------------------------------------------------------------------------- connections */
 
-/* A process forked in the meantime holds the socket, too: closing alone would neither remove it from epoll nor
- * notify the other side. */
+/* A process forked meanwhile holds the socket, too: closing alone would not end the connection for the other side. */
 static void end_socket(const tutti_store_server *server, int fd) {
     epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     shutdown(fd, SHUT_RDWR);
@@ -234,8 +231,7 @@ static bool has_gone(const tutti_store_connection *connection) {
 }
 
 /* Continues connections that waited for memory, now that others have released some. At most one of them gets much,
- * which takes time: the function then returns true, and more may continue after the sockets that have become ready
- * are served. */
+ * which takes time: the function then returns true, and more may continue after the sockets that are ready. */
 static bool go_on(tutti_store_server *server) {
     tutti_store_budget *budget = &server->hub.budget;
     bool much = false;
@@ -409,8 +405,7 @@ static tutti_status add_to_epoll(tutti_store_server *server, int *fd) {
     return TUTTI_OK;
 }
 
-/* As between ranks (comm/init/local_bootstrap.c): other users may connect only if there is a secret, which the
- * store's users prove to each other. */
+/* As between ranks (local_bootstrap.c): users other than this one need a secret, which both sides prove. */
 static tutti_status choose_others(tutti_store_server *server) {
     char secret[TUTTI_SECRET_BYTES];
     bool set = false;

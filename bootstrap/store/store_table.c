@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/store_wire.h"
 
 struct queued {

@@ -24,8 +24,7 @@
 /* The part of these bytes that foreign connections may store (tutti_store_is_own). */
 #define TUTTI_STORE_MOST_FOREIGN_BYTES (TUTTI_STORE_MOST_STORED_BYTES / 4)
 
-/* READY if the store asks for proofs of this kind. No client's key can have this name: those begin with the prefix
- * below. */
+/* READY if the store asks for such proofs. No client's key can have this name: those begin with the prefix below. */
 #define TUTTI_STORE_PROOF_KEY "tutti.store/proof/1"
 
 /* The prefix that a client adds to each of its users' keys. */

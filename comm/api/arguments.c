@@ -1,11 +1,9 @@
 /*
- * Checks of buffers and options. See arguments.h.
+ * Checks of buffers and options. See api.h.
  */
-#include "comm/api/arguments.h"
+#include "comm/api/api.h"
 
 #include <stdlib.h>
-
-#include "bootstrap/base/status.h"
 
 static bool overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;

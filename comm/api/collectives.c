@@ -9,9 +9,7 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
-#include "comm/api/arguments.h"
-#include "comm/api/submit.h"
+#include "comm/api/api.h"
 #include "kernels/reduce.h"
 
 /* `count` if it must be equal on all ranks, else 0. */
@@ -28,8 +26,7 @@ static uint64_t sign_counts(const size_t *counts, int nranks) {
     return sum;
 }
 
-/* Returns true if memory can hold that many. (Without a division, which takes longer than the other checks
- * together.) */
+/* Returns true if memory can hold that many. (Without a division: it takes longer than the other checks together.) */
 static bool is_possible(size_t count, size_t item_bytes) {
     size_t bytes;
     return !__builtin_mul_overflow(count, item_bytes, &bytes) && bytes <= SIZE_MAX / 2;

@@ -13,19 +13,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/world.h"
-#include "comm/api/create.h"
-#include "comm/api/select.h"
+#include "comm/api/api.h"
 #include "comm/base/cpus.h"
 #include "comm/base/fork.h"
 #include "comm/base/page.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/heartbeat.h"
 #include "comm/init/init.h"
-#include "comm/init/timing.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
 #include "comm/net/route_log.h"
@@ -34,7 +30,6 @@
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
-#include "comm/shm/retire.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/slots.h"
 

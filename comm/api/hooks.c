@@ -3,7 +3,7 @@
  */
 #include "comm/base/hooks.h"
 
-#include "comm/api/create.h"
+#include "comm/api/api.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"

@@ -13,12 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
-#include "comm/api/submit.h"
+#include "comm/api/api.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
-#include "comm/net/verbs_only.h"
 #include "comm/p2p/p2p.h"
 #include "comm/queue/queue.h"
 
@@ -108,8 +105,7 @@ static tutti_status judge(const tutti_comm *comm, const report *all) {
                       (int)sizeof text - 64, text, more);
 }
 
-/* Sends this rank's result to all ranks (its error is the thread's last one), and returns the result of all
- * together. */
+/* Sends this rank's result (its error is the thread's last one) to all ranks, and returns the result of all. */
 static tutti_status agree(tutti_comm *comm, tutti_status found, uint64_t signature) {
     report own = {.status = found}, *all;
     tutti_peer *self = comm->members[comm->rank].process;
@@ -129,8 +125,7 @@ static tutti_status agree(tutti_comm *comm, tutti_status found, uint64_t signatu
     return status;
 }
 
-/* Opens links to the ranks of this rank's rail, as collectives do, and checks them; the result is written to
- * op->dst. */
+/* Opens links to the ranks of this rank's rail, as collectives do, and checks them; op->dst gets the result. */
 static tutti_status connect_and_look(tutti_comm *comm, const tutti_op *op) {
     const tutti_hosts *hosts = comm->net.hosts;
     tutti_rail rail = {.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->rail};

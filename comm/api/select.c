@@ -3,7 +3,7 @@
  * where it fits. The choice depends only on the kind, the counts and the values that the communicator agreed on at
  * its creation, so every rank chooses the same row.
  */
-#include "comm/api/select.h"
+#include "comm/api/api.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
-#include "comm/gpu/engines.h"
+#include "comm/gpu/stream.h"
 #include "comm/net/hier/hierarchical.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/coll/shared.h"

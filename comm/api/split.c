@@ -10,8 +10,7 @@
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
-#include "comm/api/create.h"
+#include "comm/api/api.h"
 #include "comm/gpu/stream.h"
 #include "comm/net/hier/hierarchical.h"
 #include "comm/net/hosts.h"

@@ -1,20 +1,16 @@
 /*
- * Carries out checked calls. See submit.h.
+ * Carries out checked calls. See api.h.
  *
  * Groups: the calls that a thread makes between begin and end are recorded, and started together by end. All sends and
  * receives are posted first, so that none of them waits for another; the collectives follow in the order of their
  * calls. Of messages on CUDA memory the sends come first: a receive makes the following work in its stream wait. The
  * group's work ends with its last part; while parts are being added it counts one part more.
  */
-#include "comm/api/submit.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/fault.h"
-#include "bootstrap/base/status.h"
-#include "comm/api/arguments.h"
+#include "comm/api/api.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"

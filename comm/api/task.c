@@ -8,15 +8,12 @@
  */
 #include <stdio.h>
 
-#include "bootstrap/base/status.h"
-#include "comm/api/arguments.h"
-#include "comm/api/submit.h"
+#include "comm/api/api.h"
 #include "comm/net/link.h"
 #include "comm/p2p/p2p.h"
 #include "comm/queue/queue.h"
 
-/* If tutti_comm_abort broke the communicator meanwhile, it found the queue taken, and left the links to other hosts
- * to the queue's holder. */
+/* If tutti_comm_abort broke the communicator meanwhile, it left the links to other hosts to the queue's holder. */
 static void tell_hosts_if_broken(tutti_comm *comm) {
     if (comm->net.hosts == NULL || tutti_comm_check(comm) == TUTTI_OK) return;
     tutti_link_break_all(comm);

@@ -1,15 +1,13 @@
 /*
- * Reasons of broken pages. See broken.h.
+ * The reason for which a page is broken: reading it, and breaking the own communicator for it. See comm.h.
  *
  * A reason is written once, in the page of the rank that found the failure; the other ranks copy it and add the rank
  * that found it.
  */
-#include "comm/base/broken.h"
+#include "comm/base/comm.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#include "bootstrap/base/status.h"
 
 tutti_status tutti_broken_peer_status(int32_t broken_status) {
     if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* the interrupted rank was another one */

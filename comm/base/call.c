@@ -1,13 +1,12 @@
 /*
- * Records of calls. See call.h.
+ * The record of a call, as ranks compare it and as errors and reports show it. See comm.h.
  */
-#include "comm/base/call.h"
+#include "comm/base/comm.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
 
 const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
     char reduction[32] = "", root[32] = "";

@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
 

@@ -33,8 +33,7 @@
 #include "comm/base/kinds.h"
 #include <tutti/tutti.h>
 
-/* For the few thread-local bytes that every call reads: accessed without a function call, even if the library was
- * loaded late. */
+/* For the few thread-local bytes that every call reads: no function call, even in a library loaded late. */
 #define TUTTI_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
 
 /*
@@ -82,9 +81,8 @@ typedef struct tutti_call {
 #define TUTTI_POST_LONG_BYTES    1024
 #define TUTTI_POST_INLINE_BYTES  (TUTTI_POST_PAYLOAD_BYTES - TUTTI_POST_SHORT_BYTES)
 
-/* No call has this signature. A rank that arrives late at a call that the others have given up finds it in their
- * posts. So a stopped rank does not take a broken call for a good one, and a good call need not read the state of
- * any rank. */
+/* No call has this signature. A rank that arrives late at a call that the others have given up finds it in their posts.
+ * So a stopped rank does not take a broken call for a good one, and a good call need not read the state of any rank. */
 #define TUTTI_SIGNATURE_BROKEN UINT64_MAX
 
 enum {
@@ -94,8 +92,7 @@ enum {
     TUTTI_POST_STAGED = 8,   /* the first piece is already in its slot */
 };
 
-/* Entry to a collective. The fast path reads the first line and the lines that a payload fills; `call` is for
- * errors. */
+/* Entry to a collective. The fast path reads the first line and those that a payload fills; `call` is for errors. */
 typedef struct tutti_post {
     _Atomic uint64_t sequence;  /* written last, release; pairs with the acquire in tutti_meet_rank */
     _Atomic uint64_t signature; /* TUTTI_SIGNATURE_BROKEN once the owner has given up this call */
@@ -206,7 +203,7 @@ typedef struct tutti_store_policy {
     unsigned writes;
 } tutti_store_policy;
 
-/* Memory that peers may read until all ranks have left; retire.h. */
+/* Memory that peers may read until all ranks have left; segment.h. */
 typedef struct tutti_kept {
     void *memory;
     void (*give_back)(void *memory);
@@ -297,6 +294,43 @@ void tutti_comm_release(tutti_comm *comm);
 extern bool tutti_has_forked; /* written in the child, before it has threads */
 static inline bool tutti_forked(void) {
     return tutti_has_forked;
+}
+
+/* ------------------------------------------------------------------------------------------------------- call.c */
+
+/* "all_reduce(float32, 1024, sum) #17", with the parts that the kind has. Returns `text`. */
+const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity);
+/* The record of op for reports. */
+tutti_call tutti_call_of(const tutti_op *op);
+
+/* A call in one word, for tutti_page's stream_call: its number above TUTTI_STREAM_CALL_BITS bits of a hash. */
+#define TUTTI_STREAM_CALL_BITS 40
+uint64_t tutti_call_pack(const tutti_call *call);
+
+/* Breaks the communicator because `rank` made another call; the error shows both, and `hint` if they look alike. */
+tutti_status tutti_calls_differ(tutti_comm *comm, const tutti_call *own, int rank, const tutti_call *other,
+                                const char *hint);
+
+/* ----------------------------------------------------------------------------------------------------- broken.c */
+
+/* The reason for which a rank's page is broken. */
+typedef struct tutti_broken {
+    int32_t status; /* as stored by its owner; tutti_broken_peer_status() converts it for another rank */
+    char text[TUTTI_BROKEN_TEXT_BYTES];
+} tutti_broken;
+/* Reads it. False: the page of `rank` is not broken, or its owner has reclaimed it meanwhile. */
+bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_out);
+
+/* The reason that `rank` gives, with the rank that found it; not with ranks that only pass it on. Returns `text`. */
+const char *tutti_broken_quote(const char *reason, int rank, char *text, size_t capacity);
+/* Breaks the communicator for the reason that `rank` gives. */
+tutti_status tutti_broken_adopt(tutti_comm *comm, int rank, int32_t broken_status, const char *reason);
+/* Converts the status of another rank's broken page to this rank's own status. */
+tutti_status tutti_broken_peer_status(int32_t broken_status);
+
+/* In the barrier that ends a creation, a page may not have its id yet: members set it one after the other. */
+static inline bool tutti_page_is_unborn(const tutti_comm *comm, uint64_t page_id) {
+    return page_id == 0 && comm->sequence <= 1;
 }
 
 #endif

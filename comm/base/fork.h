@@ -10,8 +10,7 @@
 /* Starts to detect forks (tutti_forked in comm.h). */
 void tutti_fork_watch(void);
 
-/* A forked child must close this connection: while the child holds it, the peer would not notice the end of this
- * process. */
+/* A forked child must close this connection: else the peer would not notice the end of this process. */
 void tutti_fork_closes(int socket);
 /* This process is about to close the connection. */
 void tutti_fork_forget(int socket);

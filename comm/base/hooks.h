@@ -34,7 +34,7 @@ typedef struct tutti_hook_table {
     void (*heartbeat_read_deaths)(const tutti_comm *comm);
     /* comm/gpu/stream.h */
     void (*stream_attend)(int change);
-    /* comm/api/create.h */
+    /* comm/api/api.h */
     void (*comm_free)(tutti_comm *comm);
 } tutti_hook_table;
 

@@ -60,8 +60,24 @@ static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
 tutti_span tutti_op_input(const tutti_comm *comm, const tutti_op *op, int reader);
 /* The place of this rank's output from `source`; kinds that reduce ignore `source`. */
 tutti_span tutti_op_output(const tutti_comm *comm, const tutti_op *op, int source);
-/* Bytes of this rank's whole input if it is contiguous and of the same size on all ranks that have one; SIZE_MAX
- * for kinds whose counts differ by rank. */
+/* Bytes of this rank's whole input if it is contiguous and the same on all ranks; SIZE_MAX where counts differ. */
 size_t tutti_op_input_bytes(const tutti_comm *comm, const tutti_op *op);
+
+/* Instead of a GPU's index: the buffers are host memory. */
+#define TUTTI_PLACE_HOST (-1)
+
+/* A point-to-point call. */
+typedef struct tutti_message {
+    bool sends;
+    const void *src;
+    void *dst;
+    size_t bytes, item_bytes;
+    int peer;
+    int64_t tag;
+    int64_t timeout_ms; /* 0: the communicator's timeout */
+    tutti_received *received;
+    int gpu; /* GPU that holds the buffer; TUTTI_PLACE_HOST */
+    void *stream;
+} tutti_message;
 
 #endif

@@ -11,8 +11,7 @@
 
 #include "comm/base/comm.h"
 
-/* True if a thread can order the stores and loads of other threads (membarrier). The answer does not change during
- * the life of the process. */
+/* True if a thread can order the stores and loads of other threads (membarrier). Never changes in a process. */
 bool tutti_can_membarrier(void);
 /* Executes a barrier in all threads of all processes that use Tutti; false: the system has refused it. It takes
  * microseconds; in return the threads whose stores are read need no barrier of their own. */
@@ -20,8 +19,7 @@ bool tutti_membarrier(void);
 
 /* Must be called before the owner of a new page publishes anything. */
 void tutti_page_prepare(tutti_page *page);
-/* Orders this thread's earlier stores before its later loads, as if all publishers had done the same; false: this
- * is not available here. */
+/* Orders this thread's earlier stores before its later loads, as if all publishers had; false: not available. */
 bool tutti_page_order(tutti_page *page);
 /* Wakes all threads that sleep on the page's flags, so that they check its state. */
 void tutti_page_wake(tutti_page *page);

@@ -6,8 +6,6 @@
 #include <stdio.h>
 
 #include "bootstrap/base/hash.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/call.h"
 #include "comm/gpu/stream.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
@@ -75,8 +73,7 @@ static bool read_pair(const tutti_page *own, const tutti_page *other, uint64_t n
     return read_entry(own, number, &pair_out->own) && read_entry(other, number, &pair_out->other);
 }
 
-/* True if a call that both ranks have made differs; returns the first such call that both still have a record
- * of. */
+/* True if a call that both ranks have made differs; returns the first such call that both still have a record of. */
 static bool differ(const tutti_page *own, const tutti_page *other, pair *pair_out) {
     uint64_t newest = newest_of(own), theirs = newest_of(other);
     if (theirs < newest) newest = theirs;

@@ -29,8 +29,7 @@ tutti_status tutti_call_log_look(tutti_comm *comm);
 /* Text to append to reports and errors: "; made by 3 of the 4 ranks of this host; missing: ...". Returns `text`,
  * which is empty if the number is 0, which no call has. */
 const char *tutti_call_log_missing(const tutti_comm *comm, uint64_t number, char *text, size_t capacity);
-/* True if all ranks of this host have made that call: ranks of another host then know better which ranks are
- * missing. */
+/* True if all ranks of this host have made that call: ranks of another host then know better which are missing. */
 bool tutti_call_log_defers(const tutti_comm *comm, uint64_t number);
 
 #endif

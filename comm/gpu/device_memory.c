@@ -1,6 +1,6 @@
 /*
- * <tutti/device.h>: the GPU of the process, and blocks of its memory, kept in a list: programs allocate few and
- * large blocks.
+ * <tutti/device.h>, for code without CUDA: the GPU of the process; blocks of its memory, kept in a list: programs
+ * allocate few and large blocks; streams and their operations.
  */
 #include "comm/gpu/device_memory.h"
 
@@ -11,9 +11,9 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
+#include "kernels/device.h"
 
 typedef struct block {
     struct block *next;
@@ -30,11 +30,15 @@ static atomic_int sharings;   /* communicators whose peers map memory of this pr
 
 /* -------------------------------------------------------------------------------------- choice of the GPU */
 
+static tutti_status open_device(const tutti_device **device_out) {
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    return tutti_device_open(device_out);
+}
+
 tutti_status tutti_device_count(int *count_out) {
     const tutti_device *device = NULL;
     if (count_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_count: count_out is NULL");
-    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
-    TUTTI_TRY(tutti_device_open(&device));
+    TUTTI_TRY(open_device(&device));
     return device->count(count_out);
 }
 
@@ -65,8 +69,7 @@ void tutti_device_memory_expect_peers(int change) {
 /* CUDA exports whole physical pages: smaller allocations would share one, and peers would map neighbours' data. */
 #define EXPORTED_BYTES ((size_t)2 << 20)
 
-/* The memory of the given allocator (NCCL's) is better between GPUs. On one GPU peers cannot map it: all data that
- * they read from it goes through slots. */
+/* The allocator's (NCCL's) memory is better between GPUs. On one GPU peers cannot map it, and read through slots. */
 static tutti_status allocate(const tutti_device *device, const tutti_device_allocator *allocator, block *added) {
     void *memory;
     TUTTI_TRY(device->current(&added->index));
@@ -93,8 +96,7 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
     int index;
     block *added;
     tutti_fork_watch();
-    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
-    TUTTI_TRY(tutti_device_open(&device));
+    TUTTI_TRY(open_device(&device));
     TUTTI_TRY(device->current(&index));
     void *known = reuse(tutti_max_size(bytes, 1), index);
     if (known != NULL) {
@@ -188,4 +190,48 @@ bool tutti_device_memory_free(void *memory, const tutti_device_allocator *alloca
     free(found);
     *status_out = status;
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------------------ streams */
+
+tutti_status tutti_device_stream_create(void **stream_out) {
+    const tutti_device *device = NULL;
+    if (stream_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_stream_create: stream_out is NULL");
+    TUTTI_TRY(open_device(&device));
+    return device->stream_create(stream_out);
+}
+
+tutti_status tutti_device_stream_destroy(void *stream) {
+    const tutti_device *device = NULL;
+    if (stream == NULL) return TUTTI_OK;
+    TUTTI_TRY(open_device(&device));
+    return device->stream_destroy(stream);
+}
+
+tutti_status tutti_device_follow(void *stream, void *leader) {
+    const tutti_device *device = NULL;
+    tutti_event_handle event;
+    TUTTI_TRY(open_device(&device));
+    TUTTI_TRY(device->event_create(&event));
+    tutti_status status = device->event_record(event, leader);
+    if (status == TUTTI_OK) status = device->stream_wait_event(stream, event);
+    (void)device->event_destroy(event); /* streams that wait for it still do */
+    return status;
+}
+
+tutti_status tutti_device_copy(void *dst, const void *src, size_t bytes, void *stream) {
+    const tutti_device *device = NULL;
+    if (bytes == 0) return TUTTI_OK;
+    if (dst == NULL || src == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_copy: %s is NULL", dst == NULL ? "dst" : "src");
+    TUTTI_TRY(open_device(&device));
+    return device->copy(dst, src, bytes, stream);
+}
+
+tutti_status tutti_device_fill(void *dst, int value, size_t bytes, void *stream) {
+    const tutti_device *device = NULL;
+    if (bytes == 0) return TUTTI_OK;
+    if (dst == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_fill: dst is NULL");
+    TUTTI_TRY(open_device(&device));
+    return device->fill(dst, value, bytes, stream);
 }

@@ -2,17 +2,57 @@
  * The table of engines for CUDA memory. The first engine that fits the capabilities of all ranks is chosen; the
  * last one always fits.
  */
-#include "comm/gpu/engines.h"
+#include "comm/gpu/stream.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
+#include "comm/base/op.h"
+
+/* ---------------------------------------------------------------------------------------- the engine for one rank
+ * Inputs are copied to outputs. As on the host (single.c), reductions still run.
+ */
+
+static bool fits_single(const tutti_comm *comm, char *reason_out, size_t capacity) {
+    snprintf(reason_out, capacity, "it has %d ranks", comm->nranks);
+    return comm->nranks == 1;
+}
+
+static tutti_status enqueue_single(tutti_comm *comm, const tutti_stream_call *call) {
+    const tutti_device *device = comm->cuda.streams->device;
+    const tutti_op *op = call->op;
+    tutti_span input = tutti_op_input(comm, op, 0), output = tutti_op_output(comm, op, 0);
+    if (input.bytes == 0 || !tutti_op_has_output(op, 0)) return TUTTI_OK;
+    void *dst = (void *)output.data;
+    const void *src = input.data;
+    if (tutti_op_reduces(op)) {
+        tutti_reduce_args args = {.srcs = &src,
+                                  .factors = op->reduction == TUTTI_PREMUL_SUM ? &op->factor : NULL,
+                                  .nsrcs = 1,
+                                  .count = input.bytes / tutti_type_bytes(op->type),
+                                  .type = op->type,
+                                  .reduction = op->reduction,
+                                  .divisor = 1};
+        return device->reduce(&args, &dst, 1, call->stream);
+    }
+    return src == dst ? TUTTI_OK : device->copy(dst, src, input.bytes, call->stream);
+}
+
+static const tutti_stream_engine single = {
+    .name = "single",
+    .when = "one rank",
+    .fits = fits_single,
+    .enqueue = enqueue_single,
+    .captures = true,
+    .minds_deaths = true,
+};
+
+/* ------------------------------------------------------------------------------------------------ the table */
 
 static const tutti_stream_engine *const rows[] = {
-    &tutti_engine_single,
+    &single,
     &tutti_engine_same_gpu,
     &tutti_engine_nccl,
     &tutti_engine_staged,
@@ -23,8 +63,7 @@ void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own) {
         if (rows[i]->fill_caps != NULL) rows[i]->fill_caps(comm, own);
 }
 
-/* Users with GPUs do not expect calls to go through host memory, so this is a warning, but only once: the next
- * communicators are mostly alike. */
+/* Users with GPUs do not expect calls to go through host memory: a warning, but only the first time. */
 static void tell_slow(const tutti_comm *comm, const char *reasons) {
     static atomic_flag logged = ATOMIC_FLAG_INIT;
     if (comm->rank != 0) return;

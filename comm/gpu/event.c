@@ -15,7 +15,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 
 #define PAGE_BYTES ((size_t)4096)
@@ -57,9 +56,8 @@ tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
     return fault;
 }
 
-/* Must be called before failure_of; the GPU must be current. May be called repeatedly.
- * The event is created here because the thread may poll while the process ends, when CUDA creates no events any
- * more. */
+/* Must be called before failure_of; the GPU must be current. May be called repeatedly. The event is created here
+ * because the thread may poll while the process ends, when CUDA creates no events any more. */
 static tutti_status open_poll(tutti_error_poll *fault) {
     tutti_event_handle event, none = NULL;
     if (atomic_load_explicit(&fault->event, memory_order_relaxed) != NULL) return TUTTI_OK;

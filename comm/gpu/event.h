@@ -27,14 +27,12 @@ tutti_status tutti_stream_event_take(const tutti_device *device, tutti_error_pol
 tutti_stream_event *tutti_stream_event_share(tutti_stream_event *mark);
 /* NULL is allowed. The stream need not have passed the mark. */
 void tutti_stream_event_free(tutti_stream_event *mark);
-/* Puts the mark behind all work in the stream so far. Allowed again once the stream has passed the previous
- * point. */
+/* Puts the mark behind all work in the stream so far. Allowed again once the stream has passed the previous point. */
 tutti_status tutti_stream_event_put(tutti_stream_event *mark, tutti_stream stream);
 /* The same for a mark that is put by use_values, with other values: true, and the write. False: only put can. */
 bool tutti_stream_event_value(tutti_stream_event *mark, tutti_device_value *value_out);
-/* TUTTI_OK: the stream has passed the mark, and its earlier writes to pinned memory are visible. TUTTI_NOT_YET: it
- * has not. Any other status is a failure: the stream will never pass the mark. Any thread; a CUDA event is queried
- * on the calling thread's GPU. */
+/* TUTTI_OK: the stream has passed the mark, and its earlier writes to pinned memory are visible. TUTTI_NOT_YET: it has
+ * not. Any other status: it never will. Any thread; a CUDA event is queried on the calling thread's GPU. */
 tutti_status tutti_stream_event_ask(const tutti_stream_event *mark);
 
 /* Memory of an engine that serves one call at a time: a call in another stream waits for the last one. */
@@ -53,5 +51,28 @@ tutti_status tutti_stream_chain_extend(tutti_stream_chain *chain, const tutti_de
 tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index);
 /* Calls are in flight on the GPU: CUDA is polled for the next second. */
 void tutti_error_poll_expect(tutti_error_poll *fault);
+
+/* ----------------------------------------------------------------------------------------------- pinned.c
+ * Pinned host memory in blocks that the process keeps for reuse: pinning takes a system call per page, and
+ * unpinning waits for the GPU, which may be waiting for us.
+ */
+
+typedef struct tutti_pinned {
+    char *memory;
+    char *on_device; /* the same bytes at their GPU address, for wait_value and write_value */
+    size_t bytes;
+    struct tutti_pinned *next;
+    tutti_stream_event *after; /* returned, but in use until streams have passed this mark; or NULL */
+} tutti_pinned;
+
+/* Leases a block of at least `bytes`; its first page at least is zeroed. The GPU that uses it must be current. */
+tutti_status tutti_pinned_lease(const tutti_device *device, size_t bytes, tutti_pinned **block_out);
+/* Returns a block that is no longer used. NULL is allowed. */
+void tutti_pinned_return(tutti_pinned *block);
+/* Returns a block that streams use until they have passed the mark; takes ownership of the mark. NULL mark: no
+ * stream uses the block. NULL block: only frees the mark. */
+void tutti_pinned_return_after(tutti_pinned *block, tutti_stream_event *after);
+/* Gives up a block that a stream may use with no mark behind: it is never reused. NULL is allowed. */
+void tutti_pinned_abandon(tutti_pinned *block);
 
 #endif

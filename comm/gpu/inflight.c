@@ -11,11 +11,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/health/heartbeat.h"
@@ -116,8 +112,7 @@ static void report_stall(const tutti_comm *comm, const tutti_inflight *track) {
               tutti_call_log_missing(comm, track->op.sequence, missing, sizeof missing));
 }
 
-/* The deadline has passed. A rank that knows less about the missing ranks leaves the report to another rank for a
- * while. */
+/* The deadline has passed. A rank that knows less about the missing ranks leaves the report to another. */
 static tutti_status end_late(tutti_comm *comm, tutti_inflight *track) {
     char name[160], missing[800];
     int64_t now_ns = tutti_now_ns();
@@ -155,8 +150,7 @@ static int gone_rank(const tutti_comm *comm) {
     return -1;
 }
 
-/* A rank may have ended after it had done its part: then the stream is about to pass the mark of this call as
- * well. */
+/* A rank may have ended after it had done its part: then the stream is about to pass the mark of this call as well. */
 static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_inflight *track) {
     tutti_comm *comm = gpu->comm;
     char name[160];
@@ -197,8 +191,7 @@ static tutti_status check(tutti_stream_comm *gpu) {
 
 /* ----------------------------------------------------------------------------------------- calls in graphs */
 
-/* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1:
- * none. */
+/* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1: none. */
 static int dead_rank(const tutti_comm *comm) {
     if (comm->net.hosts != NULL) tutti_heartbeat_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
@@ -209,8 +202,7 @@ static int dead_rank(const tutti_comm *comm) {
     return -1;
 }
 
-/* Checks the calls in graphs. It is unknown whether a graph waits for the dead rank, so a death is reported even if
- * no graph waits for it. */
+/* Checks the calls in graphs: a death is reported even if no graph waits for the dead rank, which is unknown. */
 static tutti_status judge_graphs(tutti_stream_comm *gpu) {
     const tutti_comm *comm = gpu->comm;
     int rank = dead_rank(comm);
@@ -271,8 +263,7 @@ static void end_passed(tutti_stream_comm *gpu) {
 
 /* ---------------------------------------------------------------------------------------------- the check */
 
-/* Callers without a work continue with invalid data in their buffers, and get the error only at their next call, if
- * there is one: so log it. */
+/* Callers without a work go on with invalid data, and get the error at their next call, if there is one: log it. */
 static void tell_unheard(const tutti_stream_comm *gpu) {
     const tutti_inflight *track;
     char name[160];
@@ -305,8 +296,7 @@ static bool is_busy(const tutti_stream_comm *gpu) {
     return !TAILQ_EMPTY(&gpu->tracks->under_way) || !TAILQ_EMPTY(&gpu->tracks->messages);
 }
 
-/* Marks that are CUDA events are queried on the communicator's GPU: a thread without a current GPU would use GPU
- * 0. */
+/* Marks that are CUDA events are queried on the communicator's GPU: a thread without a current GPU would use GPU 0. */
 static void prepare_to_ask(tutti_stream_comm *gpu) {
     if (gpu->fault != NULL) {
         tutti_error_poll_expect(gpu->fault);

@@ -17,8 +17,6 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
-#include "comm/gpu/pinned.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/p2p/p2p.h"
 
@@ -158,8 +156,7 @@ static void end_work(tutti_stream_message *m, tutti_status status) {
     m->work = NULL;
 }
 
-/* Ends the message with this status and this thread's error text. A failure without a work to report it breaks the
- * communicator. */
+/* Ends the message with this status and this thread's error. A failure without a work breaks the communicator. */
 static void finish(tutti_stream_comm *gpu, tutti_stream_message *m, tutti_status status) {
     if (status != TUTTI_OK && m->work == NULL) status = tutti_comm_give_up(gpu->comm, status);
     m->state = MESSAGE_OVER;

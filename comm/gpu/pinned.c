@@ -1,16 +1,15 @@
 /*
- * Pinned blocks: a list of free blocks, with sizes rounded up to powers of two. See pinned.h.
+ * Pinned blocks: a list of free blocks, with sizes rounded up to powers of two. See event.h.
  *
  * Blocks are never returned to the system: that would wait for all streams of the GPU.
  */
-#include "comm/gpu/pinned.h"
+#include "comm/gpu/event.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 
 #define LEAST_BYTES ((size_t)4096)
 

@@ -3,7 +3,6 @@
  */
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/op.h"
 #include "comm/gpu/stream.h"
 #include "comm/net/hosts.h"

@@ -12,11 +12,7 @@
 #include <string.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/call.h"
 #include "comm/gpu/call_log.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/p2p/p2p.h"
 
@@ -33,8 +29,7 @@ static bool is_busy(tutti_stream_comm *gpu) {
     return busy;
 }
 
-/* Waits until the streams have passed all collectives, but not longer than the connect timeout: a blocked stream
- * must not block a split for ever. */
+/* Waits until the streams have passed all collectives, at most for the connect timeout: one may be blocked. */
 static void drain(tutti_stream_comm *gpu) {
     tutti_deadline deadline = tutti_deadline_after_ms(gpu->comm->connect_timeout_ms);
     tutti_stream_attend(1);
@@ -156,8 +151,7 @@ static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *e
     return tutti_stream_event_put(track->done, call->stream);
 }
 
-/* The call becomes part of a graph: it has no number, and nothing is in flight. If it is refused, the caller may
- * repeat it or leave it out. */
+/* The call becomes part of a graph: without a number, not in flight. If refused, it may be repeated or left out. */
 static tutti_status enqueue_captured(tutti_stream_comm *gpu, const tutti_stream_engine *engine,
                                      const tutti_stream_call *call) {
     tutti_status status = engine->enqueue(gpu->comm, call);

@@ -18,7 +18,7 @@
 #define TUTTI_STREAM_H
 
 #include "comm/base/comm.h"
-#include "comm/base/message.h"
+#include "comm/base/op.h"
 #include "comm/gpu/event.h"
 #include "comm/queue/queue.h"
 #include "kernels/device.h"
@@ -36,8 +36,7 @@ typedef struct tutti_stream_caps {
 
 struct tutti_stream_engine;
 
-/* What the engine of the parent communicator made for a communicator in a split; kept until the child's engine
- * opens. */
+/* What the engine of the parent communicator made for a child in a split; kept until the child's engine opens. */
 typedef struct tutti_stream_seed {
     int index; /* the GPU that it is for */
     void (*drop)(struct tutti_stream_seed *seed);
@@ -65,8 +64,7 @@ typedef struct tutti_stream_comm {
 
 /* One collective on CUDA memory, as an engine gets it. */
 typedef struct tutti_stream_call {
-    /* Already checked: pointers are on the communicator's GPU, or NULL where counts are 0. Its arrays are valid
-     * until enqueue returns. */
+    /* Checked: pointers are on the communicator's GPU, or NULL where counts are 0. Arrays last until the return. */
     const tutti_op *op;
     tutti_stream stream;
     uint64_t number; /* index among the collectives on CUDA memory of this communicator, from 1; equal on all ranks */
@@ -90,9 +88,8 @@ typedef struct tutti_stream_engine {
     /* Fills in what this engine needs to know about every rank, before the exchange. May load a library; must not
      * communicate with a peer; never fails. Caller. NULL: nothing to fill in. */
     void (*fill_caps)(const tutti_comm *comm, tutti_stream_caps *own);
-    /* True if the engine can serve this communicator. Reads nranks, comm->net.hosts, gpu->facts and other data that is
-     * equal on all ranks, so the answer is the same on all ranks. If it cannot and reason_out is not NULL, writes a
-     * short reason there. Caller. */
+    /* True if the engine can serve this communicator. Reads nranks, net.hosts, gpu->facts and other data that is equal
+     * on all ranks, and so is the answer. If it cannot and reason_out is not NULL, writes the reason there. Caller. */
     bool (*fits)(const tutti_comm *comm, char *reason_out, size_t capacity);
     /* Called once, after the engine was chosen; collective over all ranks. May wait for peers (tutti_stream_gather;
      * at most comm->connect_timeout_ms) and allocate; loads and creates what the engine needs. A failure breaks the
@@ -139,8 +136,7 @@ typedef struct tutti_stream_engine {
 /* Makes a mark for streams of the communicator's GPU, which must be current. */
 tutti_status tutti_stream_event_make(const tutti_stream_comm *gpu, tutti_stream_event **mark_out);
 
-/* True if two ranks use the same device (the same MIG instance of a GPU), or the same whole GPU in whichever MIG
- * instances. */
+/* True if two ranks use the same device (MIG instance of a GPU), or the same whole GPU in whichever MIG instances. */
 bool tutti_stream_same_device(const tutti_comm *comm, int a, int b);
 bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b);
 
@@ -176,14 +172,29 @@ tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color
 
 /* Called before the communicator is destroyed: fails calls in flight and releases streams. */
 void tutti_stream_abandon(tutti_comm *comm);
-/* Called when no thread runs its operations any more: returns what can be returned before the streams have
- * passed. */
+/* Called when no thread runs its operations any more: returns what can be returned before the streams have passed. */
 void tutti_stream_close(tutti_comm *comm);
 /* Called with the last reference to comm. */
 void tutti_stream_free(tutti_comm *comm);
 
-/* A thread begins (1) or ends (-1) to wait for a work made in these files: the watcher then checks more often. 0
- * only wakes the watcher. */
+/* A thread begins (1) or ends (-1) to wait for a work of these files: the watcher checks more often. 0: wakes it. */
 void tutti_stream_attend(int change);
+
+/* ------------------------------------------------------------------------------------------- engines.c */
+
+extern const tutti_stream_engine tutti_engine_same_gpu, tutti_engine_nccl, tutti_engine_staged;
+
+/* Bytes for the reason why an engine does not fit. */
+#define TUTTI_ENGINES_REASON_BYTES 384
+
+/* Lets every engine fill in its capabilities. */
+void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own);
+/* Returns the first engine that fits, or the one that TUTTI_ALGORITHM names if it fits; the same on all ranks. */
+const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm);
+/* True if TUTTI_ALGORITHM=name names an engine. */
+bool tutti_engines_have(const char *name);
+const char *tutti_engines_names(void);
+/* The rows of the table, for tutti-info; NULL after the last. */
+const char *tutti_engines_row(int index, char *text, size_t capacity);
 
 #endif

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/stream_state.h"
 
 #define GATHER_SIGNATURE UINT64_C(0x2545f4914f6cdd1d)

@@ -56,8 +56,7 @@ tutti_status tutti_stream_gather_for(tutti_comm *comm, const tutti_op *shown, co
 /* Takes an in-flight call with its marks; it is not yet in the list. */
 tutti_status tutti_inflight_take(tutti_stream_comm *gpu, tutti_inflight **track_out);
 void tutti_inflight_add(tutti_stream_comm *gpu, tutti_inflight *track);
-/* A call is captured into a graph. Launches of the graph are not reported, so from now on the watcher checks for
- * deaths as long as the communicator lives. */
+/* A call is captured into a graph, whose launches are not reported: from now on the watcher checks for deaths. */
 void tutti_inflight_capture(tutti_stream_comm *gpu);
 /* Returns an in-flight call that was not enqueued. */
 void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track);
@@ -65,8 +64,7 @@ void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track);
 bool tutti_stream_look(tutti_stream_comm *gpu);
 /* True if a call or message is known to be in flight; otherwise the watcher may check less often. */
 bool tutti_stream_is_busy(tutti_stream_comm *gpu);
-/* From now on the watcher skips the communicator, and need not wait for the engine. Returns whether calls are in
- * graphs. */
+/* From now on the watcher skips the communicator, and need not wait for the engine. True: calls are in graphs. */
 bool tutti_inflight_close(tutti_stream_comm *gpu);
 /* Frees all in-flight calls of a closed communicator. */
 void tutti_inflight_free(tutti_stream_comm *gpu);
@@ -78,8 +76,7 @@ void tutti_stream_watch(tutti_stream_comm *gpu);
 
 /* --------------------------------------------------------------------------------------- messages.c */
 
-/* Enqueues a message. With gpu->order held and the GPU current. A failure after the first operation in the stream
- * breaks the communicator. */
+/* Enqueues a message, with gpu->order held and the GPU current. A failure in the stream breaks the communicator. */
 tutti_status tutti_stream_message_submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
                                          tutti_work **work_out);
 /* Advances messages. With the lock of tracks held. */

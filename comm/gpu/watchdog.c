@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/p2p/p2p.h"

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/base/fork.h"
 #include "comm/base/hooks.h"

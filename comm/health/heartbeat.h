@@ -11,7 +11,7 @@
  * their behalf until the last of them has left or died. If it ends before that, each process detects deaths only
  * through its own connections.
  *
- * A first process publishes the deaths it learns of in its channel directory (directory.h), where the other processes
+ * A first process publishes the deaths it learns of in its channel directory (peer.h), where the other processes
  * of its host read them.
  *
  * Invariant: a remote process is marked as dead only in these files; a thread that waits for it finds the mark

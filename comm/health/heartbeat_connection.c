@@ -13,12 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 
 #define CONNECT_MS 2000 /* for one attempt */

@@ -9,10 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 
@@ -57,8 +53,7 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
 }
 
-/* Checks whether `rank` has made this same call on CUDA memory, which is not posted. Then it will never arrive
- * here. */
+/* Checks whether `rank` has made this same call on CUDA memory, which is not posted. Then it will never arrive here. */
 static tutti_status look_at_stream(tutti_comm *comm, const tutti_op *op, int rank) {
     const tutti_page *page = comm->members[rank].page;
     uint64_t theirs = atomic_load_explicit(&page->stream_call, memory_order_acquire);

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
-#include "bootstrap/base/status.h"
+#include "bootstrap/base/deadline.h"
 #include "comm/init/kv_tree.h"
 
 #define LOOK_MS         500                  /* interval of checks on leaders that log what they wait for */
@@ -157,8 +155,7 @@ static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int 
     return used == bytes ? TUTTI_OK : fail_addresses(first);
 }
 
-/* Waits for the value of another host's leader in the store. Of the leaders that wait for host 0, only a few log
- * the wait. */
+/* Waits for the value of another host's leader in the store. Only a few leaders log that they wait for host 0. */
 static tutti_status await_addresses(passing *p, int host, const char *key, size_t *bytes_out) {
     const tutti_peer_table_host *there = &tutti_peer_table_hosts(p->table)[host];
     bool speaks = host > 0 || (p->host & (p->host - 1)) == 0;

@@ -14,8 +14,7 @@
 #include "comm/init/peer_table.h"
 #include "comm/net/listener.h"
 
-/* listeners[nranks], by rank: the caller has filled in those of its own host, this fills in all others. Leaders
- * only. */
+/* Leaders only. listeners[nranks], by rank: the caller has filled in its own host's, this fills in all others. */
 tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix, const tutti_peer_table *table,
                                     int host, tutti_deadline *deadline, tutti_listener_info *listeners);
 

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/secret.h"
 
 #define GRACE_MS 1000 /* wait for the owner of a value that another process has written before */
@@ -21,8 +19,7 @@ const char *tutti_kv_tree_key(const tutti_kv_tree *tree, const char *what, int i
     return text;
 }
 
-/* The store belongs to the caller, or is an adapter to a framework's, so its callbacks may return values that are
- * not a tutti_status. */
+/* The store belongs to the caller, and may be a framework's: callbacks may return what is not a tutti_status. */
 static tutti_status checked(tutti_status status, const char *call) {
     if (status <= TUTTI_OK && status >= TUTTI_ERR_INTERRUPTED) return status;
     return tutti_fail(TUTTI_ERR_SYSTEM,

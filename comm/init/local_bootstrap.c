@@ -9,11 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/init/local_state.h"
-#include "comm/init/local_wire.h"
 #include "comm/net/listener.h"
 #include "comm/shm/heap.h"
 
@@ -46,8 +43,7 @@ static tutti_status admit(tutti_local_message *w, int from) {
     return tutti_fail(status, "%s (reported by rank %d)", w->text, from);
 }
 
-/* All ranks of a host wait for the same thing, so only the leader logs it; the wait for the leader itself is logged
- * by the one or two ranks next to it. */
+/* All ranks of a host wait for the same, so only the leader logs it; its neighbours log the wait for the leader. */
 static bool speaks(const tutti_local_bootstrap *c) {
     int next = c->rank - c->place->leader;
     return next == 0 || next == 1 || next == c->place->nhosts;

@@ -18,7 +18,6 @@
 #define TUTTI_LOCAL_H
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/store/secret.h"
 #include "comm/init/peer_table.h"
 #include "comm/shm/segment.h"
@@ -53,8 +52,7 @@ tutti_status tutti_local_bootstrap_listen(char name_out[TUTTI_SOCKET_NAME_BYTES]
 /* Every rank gets the segment and its local rank. The caller has filled in place, prefix, rank, nranks and deadline; on
  * the leader also the peer table and listen_fd, which are NULL and -1 on the others. */
 tutti_status tutti_local_bootstrap_open(tutti_local_bootstrap *local, const tutti_peer_table *table);
-/* Each other rank reports to the leader that its member is filled in, or its error; the leader waits for all of
- * them. */
+/* Each other rank reports to the leader that its member is filled in, or its error; the leader waits for all. */
 tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *local, tutti_status status);
 /* Every rank maps the heaps of all: `members`, by local rank. `status` is that of the leader; if it is an error,
  * every rank gets it. On failure, members that were not reached stay NULL. */

@@ -15,11 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/namespace.h"
 #include "comm/init/local_state.h"
-#include "comm/init/local_wire.h"
 #include "comm/net/listener.h"
 
 #define UNEXPECTED_MS   2000 /* a process that is not in the peer table must authenticate within this */

@@ -1,7 +1,7 @@
 /*
- * Messages with file descriptors attached, and what ranks prove and report in them. See local_wire.h, local_state.h.
+ * Messages with file descriptors attached, and what ranks prove and report in them. See local_state.h.
  */
-#include "comm/init/local_wire.h"
+#include "comm/init/local_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,9 +12,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "bootstrap/base/status.h"
-#include "comm/init/local_state.h"
 
 typedef union control {
     char bytes[CMSG_SPACE(TUTTI_LOCAL_WIRE_FDS * sizeof(int))];
@@ -34,8 +31,7 @@ static tutti_status wait_for(int fd, tutti_deadline *deadline, const char *what)
     }
 }
 
-/* Whether to retry. A user may have only as many descriptors in flight as a process may have open; the receivers
- * will take theirs. */
+/* Whether to retry: a user may only have so many descriptors in flight; the receivers will take theirs. */
 static bool may_try_again(int error, tutti_deadline *deadline) {
     if (error == EINTR) return true;
     if (error != ETOOMANYREFS || tutti_deadline_passed(deadline)) return false;
@@ -117,8 +113,7 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address) {
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
 }
 
-/* Nonblocking: a full queue of the other side, or an empty one of ours, must not block the caller past its
- * deadline. */
+/* Nonblocking: a full queue of the other side, or an empty one of ours, must not block the caller past its deadline. */
 static tutti_status make_socket(int *fd_out) {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return tutti_fail_errno(errno, "cannot make a UNIX socket");

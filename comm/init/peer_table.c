@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/notice.h"
-#include "bootstrap/base/status.h"
+#include "bootstrap/base/deadline.h"
 #include "comm/init/kv_tree.h"
 #include "comm/init/peer_table.h"
 
@@ -183,8 +181,7 @@ static bool stands_still(const gathering *g, int rank) {
     return true;
 }
 
-/* Until the deadline, a rank that has passed on has its whole subtree; after it, it may have passed on that ranks
- * are missing. */
+/* Until the deadline, a rank that has passed on has its whole subtree; after it, perhaps only a report. */
 typedef enum thoroughness { BEFORE_THE_DEADLINE, AFTER_THE_DEADLINE } thoroughness;
 
 /* Lists the ranks in the subtree of `rank`, itself included, that meet the condition. */
@@ -206,8 +203,7 @@ static listing list_ranks(const gathering *g, condition is_meant, thoroughness w
     return found;
 }
 
-/* Logged by rank 0 for all ranks. That ranks have joined and make no progress is logged only from the second notice
- * on: a busy machine has many such ranks. */
+/* Logged by rank 0 for all. That ranks make no progress only from the second notice on: a busy machine has many. */
 static void say_absent(const gathering *g) {
     long long seconds = (g->tree.deadline->spent_ns - g->begin_ns) / TUTTI_NS_PER_S;
     listing found = list_ranks(g, has_not_come, BEFORE_THE_DEADLINE);
@@ -420,8 +416,7 @@ static tutti_status conclude(gathering *g, tutti_status gathered, tutti_peer_tab
     return TUTTI_OK;
 }
 
-/* Rank 0 knows which ranks are missing; whether rank 0 itself is missing, some other ranks check: those that are
- * powers of two. */
+/* Rank 0 knows which ranks are missing; some ranks, those that are powers of two, check whether rank 0 itself is. */
 static void say_first_absent(gathering *g) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     int there = 0;

@@ -19,9 +19,27 @@
 #define TUTTI_PEER_TABLE_H
 
 #include "bootstrap/base/deadline.h"
-#include "comm/init/peer_info.h"
+#include "comm/base/comm.h"
+#include "comm/base/cpus.h"
 
-#define TUTTI_NONCE_BYTES 32
+#define TUTTI_NONCE_BYTES       32
+#define TUTTI_SOCKET_NAME_BYTES 48
+
+/* What a rank publishes about itself. */
+typedef struct tutti_peer_info {
+    int rank, nranks;
+    int64_t pid;
+    uint64_t pid_space; /* pid namespace of `pid`: equal pids of two containers may be different processes */
+    char version[32];
+    char settings[320]; /* all settings that must be equal on all ranks, as text */
+    char host_id[64];
+    uint64_t machine; /* machine that runs this host, and others if they are containers; 0: unknown */
+    char host[64];
+    /* listener of the rank until it knows the leader of its host; see local_bootstrap.h */
+    char socket_name[TUTTI_SOCKET_NAME_BYTES];
+    tutti_core_mask cores;
+    int32_t most_cores; /* core limit of its cgroup */
+} tutti_peer_info;
 
 typedef struct tutti_peer_table_host {
     char id[64];
@@ -41,8 +59,7 @@ typedef struct tutti_peer_table_rank {
     int32_t unused;
 } tutti_peer_table_rank;
 
-/* Followed by hosts[nhosts], in the order of their lowest ranks, and ranks[count]; if status is not TUTTI_OK, by an
- * error text instead. */
+/* Followed by hosts[nhosts], by their lowest ranks, and ranks[count]; if status is an error, by its text instead. */
 typedef struct tutti_peer_table {
     uint64_t magic;
     int32_t status;

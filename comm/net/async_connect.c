@@ -14,9 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/net/route_log.h"
 #include "comm/net/transport/multi_socket.h"
@@ -93,15 +91,13 @@ static tutti_status open_way(tutti_async_connect *o) {
     o->taken = false; /* the transport takes them over */
     for (o->conn_id.lane = 0; o->conn_id.lane < o->conn_id.lanes; o->conn_id.lane++)
         tutti_route_log_connection(&o->conn_id, o->connections[o->conn_id.lane].socket);
-    /* The other side does its part at its next call of the library, which may come as late as an operation may
-     * last. */
+    /* The other side does its part at its next call of the library, which may come as late as an operation may last. */
     int64_t operation_ms = tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
     tutti_deadline open_by = tutti_deadline_after_ms(o->timeout_ms > operation_ms ? o->timeout_ms : operation_ms);
     return tutti_multi_socket_open(transport, o->connections, (int)o->conn_id.lanes, &open_by, &o->pipe);
 }
 
-/* Selects the next transport that both sides support; each knows the other's from its listener info. False: there
- * is none. */
+/* Selects the next transport that both sides support, as their listener infos say. False: there is none. */
 static bool turn_to_next(tutti_async_connect *o) {
     static atomic_flag logged = ATOMIC_FLAG_INIT;
     const tutti_error why = tutti_fail_save();

@@ -18,8 +18,7 @@ typedef struct tutti_async_connect tutti_async_connect;
 tutti_status tutti_async_connect_start(const tutti_listener_info *listener, const tutti_conn_id *conn_id,
                                        const tutti_connection *taken, int64_t timeout_ms,
                                        tutti_async_connect **attempt_out);
-/* Returns the pipe, or the error of the attempt, and frees the attempt; TUTTI_NOT_YET: the attempt is still
- * running. */
+/* Returns the pipe, or the error of the attempt, and frees the attempt; TUTTI_NOT_YET: the attempt is still running. */
 tutti_status tutti_async_connect_take(tutti_async_connect *attempt, tutti_pipe **pipe_out);
 /* Cancels the attempt. NULL is allowed. */
 void tutti_async_connect_abandon(tutti_async_connect *attempt);

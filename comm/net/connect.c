@@ -20,9 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/base/comm.h"
 #include "comm/net/listener_state.h"

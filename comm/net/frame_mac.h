@@ -11,8 +11,7 @@
 
 #define TUTTI_FRAME_MAC_BYTES TUTTI_SHA256_BYTES
 
-/* The MAC of frame `number`, counted from 0, of those that this side sends (`ours`), or of those that the other
- * side sends. */
+/* The MAC of frame `number`, counted from 0, of those that this side sends (`ours`), or the other side. */
 void tutti_frame_mac_make(const tutti_connection *connection, bool ours, uint64_t number, const void *frame,
                           size_t bytes, uint8_t mac_out[TUTTI_FRAME_MAC_BYTES]);
 /* Returns whether `mac` is the other side's MAC of its frame `number`. */

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/listener_state.h"
 
 static tutti_listener_key all_keys[TUTTI_LISTENER_KEYS]; /* newest first; under TUTTI_LOCK_KEYS */

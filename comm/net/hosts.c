@@ -7,13 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/link.h"
 #include "comm/queue/queue.h"
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
-#include "comm/shm/retire.h"
+#include "comm/shm/segment.h"
 #include "comm/shm/slots.h"
 
 #define LEAST_SCRATCH_BYTES ((size_t)64 << 10)
@@ -112,8 +110,7 @@ static tutti_status make_local(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* Incremented before a process of another host can know of the communicator, decremented when this process needs
- * nothing of it any more. */
+/* Incremented before other hosts can know of the communicator, decremented when this process needs it no more. */
 static void count_membership(tutti_hosts *hosts, int change) {
     tutti_channel_directory *own = (tutti_channel_directory *)tutti_heap_base();
     atomic_fetch_add_explicit(&own->memberships, change, memory_order_release);

@@ -39,7 +39,7 @@ typedef struct tutti_hosts {
     struct tutti_rail_table *table;
     tutti_comm *local; /* communicator of this host's ranks */
     bool watches;      /* this process watches the first processes of the other hosts; heartbeat.h */
-    bool counted;      /* counted in this process's memberships; directory.h */
+    bool counted;      /* counted in this process's memberships; peer.h */
     /* stands in for the pages of all ranks of other hosts: never posted; broken when one of them reports a failure */
     tutti_page *elsewhere;
     int reported_by;      /* elsewhere is broken: the rank that reported it */
@@ -75,8 +75,7 @@ void tutti_hosts_enter_remote(tutti_comm *comm, int rank, struct tutti_peer *pro
 /* Copies the members of this host from comm to `local`. */
 void tutti_hosts_fill_local(tutti_comm *comm);
 
-/* Returns at least `bytes` of memory for the running operation; it grows as needed, and is freed with the
- * communicator. */
+/* Returns at least `bytes` of memory for the running operation; grows as needed, freed with the communicator. */
 tutti_status tutti_hosts_scratch(tutti_comm *comm, size_t bytes, char **memory_out);
 
 #endif

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/link_state.h"
 #include "comm/shm/flags.h"
 

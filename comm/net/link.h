@@ -26,8 +26,7 @@ typedef struct tutti_rail {
     const int *ranks; /* n ranks of the communicator */
 } tutti_rail;
 
-/* How received elements are reduced into an accumulator: acc = acc (reduction) received. avg and premul_sum are not
- * supported. */
+/* How received elements are reduced into an accumulator: acc = acc (reduction) received. Not avg, not premul_sum. */
 typedef struct tutti_fold {
     tutti_type type;
     tutti_reduction reduction;
@@ -70,12 +69,10 @@ void tutti_link_break_all(tutti_comm *comm);
 /* Called when the communicator is destroyed. */
 void tutti_link_close_all(tutti_comm *comm);
 
-/* The pipe of the link to that rank of another host; NULL: there is none yet. Called by the thread that runs an
- * operation. */
+/* The pipe of the link to that rank of another host; NULL: none yet. Called by the thread that runs an operation. */
 const struct tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank);
 
-/* Sets an open pipe as the link to that rank of the communicator, and takes it over; for tests, and for callers
- * that have a connection already. */
+/* Sets an open pipe as the link to that rank, and takes it over; for tests, and callers that have a connection. */
 tutti_status tutti_link_adopt(tutti_comm *comm, int rank, struct tutti_pipe *pipe);
 
 #endif

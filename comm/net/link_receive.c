@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/net/link_state.h"
 #include "comm/shm/peer.h"
 #include "kernels/reduce.h"
@@ -38,8 +35,7 @@ static tutti_status tell_difference(tutti_comm *comm, const tutti_op *op, int ra
                               " (their counts per rank differ, or calls before this one did)");
 }
 
-/* Checks a record that no receive waits for yet; if it is of another call than the current one, the communicator
- * breaks. */
+/* Checks a record that no receive waits for yet; if it is of another call than this one, breaks the communicator. */
 static tutti_status check_unasked(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record) {
     bool other = record->call.sequence == op->sequence && record->signature != op->signature;
     return other && record->signature != TUTTI_SIGNATURE_BROKEN ? tell_difference(comm, op, rank, record) : TUTTI_OK;

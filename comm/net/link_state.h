@@ -115,8 +115,7 @@ tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *
                                 const tutti_fold *fold);
 tutti_status tutti_link_receive_advance(tutti_comm *comm, const tutti_op *op, tutti_link *link);
 tutti_status tutti_link_listen(tutti_link *link);
-/* Checks a record that arrived while the link listened: the other side may be in another call, which sends on
- * another link. */
+/* Checks a record that came while the link listened: the other side may be in another call, which uses another link. */
 tutti_status tutti_link_receive_unasked(tutti_comm *comm, const tutti_op *op, const tutti_link *link);
 
 /* link_wait.c: waiting for links. */

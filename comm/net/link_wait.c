@@ -20,17 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/broken.h"
-#include "comm/base/call.h"
 #include "comm/base/hooks.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
 #include "comm/net/listener.h"
 #include "comm/net/transport/multi_socket.h"
-#include "comm/net/verbs_only.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 
@@ -146,8 +142,7 @@ static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
     return status;
 }
 
-/* Starts to open the connections that other ranks have made for this communicator: these ranks may be waiting for
- * them, whatever this rank waits for. */
+/* Starts to open the connections that other ranks have made: they may wait for them, whatever this rank waits for. */
 static tutti_status admit_all(tutti_comm *comm) {
     uint64_t count = tutti_listener_count();
     if (comm->net.hosts == NULL || count == comm->net.links->arrivals_seen) return TUTTI_OK;
@@ -252,8 +247,7 @@ static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     for (int i = 0; i < 2 * comm->nranks; i++) {
         tutti_link *link = comm->net.links->all[i];
         if (link == NULL || link->pipe == NULL || link->busy || link->pipe->status != TUTTI_OK) continue;
-        /* The other side may have finished and closed, which is not an error here: a call that needs data from
-         * it will fail. */
+        /* The other side may have finished and closed, which is no error: a call that needs data from it will fail. */
         if (tutti_link_listen(link) != TUTTI_OK || link->pipe->transport->progress(link->pipe) != TUTTI_OK) continue;
         tutti_link_receive_advance(comm, op, link);
         TUTTI_TRY(tutti_comm_check(comm));
@@ -262,8 +256,7 @@ static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     return TUTTI_OK;
 }
 
-/* Other ranks often end because of the first one, for example when a launcher stops them: the error names the
- * first. */
+/* Other ranks often end because of the first one, for example when a launcher stops them: the error names the first. */
 static int first_to_die(const tutti_comm *comm, int rank) {
     int first = rank;
     for (int other = 0; other < comm->nranks; other++)
@@ -280,9 +273,8 @@ static tutti_status fail_dead_peer(tutti_comm *comm, int rank) {
     return tutti_comm_break(comm, tutti_peer_fail_died(comm, first_to_die(comm, rank), call));
 }
 
-/* A lost connection may only be a consequence of a death elsewhere, after which the other side could not send its
- * final record. Then a report of that death is on its way: by heartbeats, on another link, or to another rank of
- * this host. */
+/* A lost connection may only be a consequence of a death elsewhere, after which the other side could not send its final
+ * record. Then a report of that death is on its way: by heartbeats, on another link, or to a rank of this host. */
 static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
     tutti_deadline deadline = tutti_deadline_after_ms(REASON_MS);
     if (comm->net.hosts == NULL || comm->net.hosts->local == NULL) return TUTTI_OK;
@@ -362,8 +354,7 @@ static void nap(link_wait *wait) {
     wait->sleep_ns = tutti_min_i64(2 * wait->sleep_ns, LONGEST_SLEEP_NS);
 }
 
-/* Called after each round; `moved`: whether bytes moved in it. Spins, yields or sleeps, and runs the checks from time
- * to time. */
+/* Called after each round, in which bytes `moved`. Spins, yields or sleeps, and runs the checks now and then. */
 static tutti_status pause_wait(link_wait *wait, bool moved) {
     unsigned round = ++wait->rounds;
     if (round % ROUNDS_PER_SERVICE == 0 || wait->sleep_ns == LONGEST_SLEEP_NS) tutti_hooks.p2p_progress();

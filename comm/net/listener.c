@@ -29,9 +29,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/base/comm.h"
@@ -145,8 +143,7 @@ static void prune_arrivals(void) {
     tutti_unlock(TUTTI_LOCK_LISTENER);
 }
 
-/* Returns the connections of all lanes of that connection id; false: they have not all arrived. With
- * TUTTI_LOCK_LISTENER held. */
+/* Returns the connections of all lanes of that id; false: not all have arrived. With TUTTI_LOCK_LISTENER held. */
 static bool take_arrivals(const tutti_conn_id *conn_id, tutti_connection *connections_out) {
     bool complete = has_all_lanes(conn_id);
     for (uint32_t lane = 0; complete && lane < conn_id->lanes; lane++) {
@@ -170,8 +167,7 @@ static struct {
     uint16_t port;
 } advertised;
 
-/* Whether this is the address of TUTTI_ADVERTISE with this process's port, from which connections are expected to be
- * passed on to this process. */
+/* Whether this is TUTTI_ADVERTISE's address with this process's port, which passes connections on to this process. */
 static bool is_advertised(const tutti_listener_endpoint *called) {
     return advertised.set && called->port == advertised.port &&
            memcmp(called->address, advertised.address, sizeof advertised.address) == 0;

@@ -75,8 +75,7 @@ tutti_status tutti_listener_add_key(const void *key, size_t key_bytes);
  * `listener` at once, nearest first, and authenticates. The error lists every candidate with its reason. */
 tutti_status tutti_listener_connect(const tutti_listener_info *listener, const tutti_conn_id *conn_id,
                                     tutti_deadline *deadline, tutti_connection *connection_out);
-/* The listening side: returns the connections of all lanes of that connection id, if they have arrived; else
- * TUTTI_NOT_YET. */
+/* The listening side: returns the connections of all lanes of that connection id, or TUTTI_NOT_YET. */
 tutti_status tutti_listener_take(const tutti_conn_id *conn_id, tutti_connection *connections_out);
 /* Number of connections that have arrived so far: a cheap check before tutti_listener_take. */
 uint64_t tutti_listener_count(void);

@@ -77,13 +77,11 @@ void tutti_listener_forget(tutti_listener_key *keys, int nkeys);
 /* The caller fills in `called`. */
 tutti_status tutti_listener_make_hello(const tutti_conn_id *conn_id, const tutti_listener_key *keys, int nkeys,
                                        tutti_listener_hello *hello_out);
-/* Makes the answer of process `self` to a hello that arrived at `here`, the MAC that is expected next, and the key
- * of the connection. */
+/* Makes the answer of process `self` to a hello that arrived at `here`, the MAC expected next, and the key. */
 tutti_status tutti_listener_answer(const tutti_listener_hello *hello, const uint8_t self[16],
                                    const tutti_listener_endpoint *here, tutti_listener_reply *reply_out,
                                    tutti_listener_proof *expected_out, uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]);
-/* Checks whether the listener has authenticated itself; `proof_out` is then to be sent. Returns ACCEPTED or the
- * reason. */
+/* Checks whether the listener has authenticated itself; `proof_out` is then to be sent. ACCEPTED or the reason. */
 tutti_listener_verdict tutti_listener_check_reply(const tutti_listener_hello *hello, const tutti_listener_reply *reply,
                                                   const tutti_listener_key *keys, int nkeys,
                                                   tutti_listener_proof *proof_out,
@@ -91,8 +89,7 @@ tutti_listener_verdict tutti_listener_check_reply(const tutti_listener_hello *he
 /* Text for the other side's verdict, such as "it does not know this job's secret". */
 const char *tutti_listener_verdict_text(tutti_listener_verdict verdict);
 
-/* The address that the connection was made to: that of getpeername if this side connected, else that of
- * getsockname. */
+/* The address that the connection was made to: that of getpeername if this side connected, else that of getsockname. */
 tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side);
 struct sockaddr_storage;
 /* The address for bind and connect; returns its length. */

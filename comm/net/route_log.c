@@ -12,9 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/net/hosts.h"
 #include "comm/net/transport/multi_socket.h"

@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/p2p/remote_channel.h"
 #include "comm/shm/heap.h"
@@ -95,8 +94,7 @@ static own_block *new_entry(void) {
     return entry;
 }
 
-/* Returns an entry whose block no process reads any more, or a new one; NULL: no memory or no entry, recorded as
- * the error. */
+/* Returns an entry whose block no process reads any more, or a new one; NULL: no memory or no entry (the error). */
 static own_block *free_entry(void) {
     for (size_t i = 0; i < nblocks; i++) {
         own_block *entry = &blocks[i];

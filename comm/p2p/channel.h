@@ -28,7 +28,6 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 
@@ -159,8 +158,7 @@ static inline void tutti_channel_ring(const tutti_channels *channel) {
         tutti_channel_ring_bell(theirs);
 }
 
-/* Returns true if there is room for a record with this payload, leaving reserve_bytes free. Needs
- * tutti_channel_make. */
+/* Returns true if there is room for a record of this payload besides reserve_bytes. Needs tutti_channel_make. */
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes);
 /* Writes the record and its payload. There must be room. */
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload);
@@ -171,8 +169,7 @@ const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel);
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out);
 /* Returns true if the whole payload has come. */
 bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *record);
-/* Copies the first bytes of the current record's payload, waiting for parts that are being written; false: they did
- * not come soon. */
+/* Copies the first bytes of the current record's payload, waiting for parts under way; false: they took too long. */
 bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes);
 /* Takes the current record. */
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record);

@@ -21,8 +21,7 @@
 #define MOST_PART_BYTES  ((size_t)4 << 10)
 #define LARGE_PART_BYTES ((size_t)8 << 10)
 #define LARGE_BYTES      ((size_t)16 << 10)
-/* Payloads of at least these sizes go past the caches: in small rings between near caches, and between distant
- * caches. */
+/* Payloads from these sizes on go past the caches: in small rings between near caches, and between distant caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
 #define STREAM_FAR_BYTES  ((size_t)2 << 10)
 #define FAR_LINE_NS       14 /* time to write a line of the ring: near 1 to 7, distant 27 */
@@ -75,9 +74,8 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
     return channel->head - tail + wanted <= channel->own_bytes;
 }
 
-/* Returns true if this payload goes past the caches. The lines of a small ring are in the reader's caches. Taking
- * them back costs more than a write to memory: from some size on, and far sooner between distant caches, which are
- * recognized by that cost. */
+/* Returns true if this payload goes past the caches. Taking the lines of a small ring back from the reader's caches
+ * costs more than a write to memory: from some size on, and far sooner between distant caches, known by that cost. */
 static bool streams(tutti_channels *channel, size_t payload_bytes) {
     if (channel->distant) return ++channel->streamed % STREAMS_PER_LOOK != 0;
     return channel->own_bytes < TUTTI_CHANNEL_LARGE_RING_BYTES && payload_bytes >= STREAM_NEAR_BYTES;
@@ -120,8 +118,7 @@ static uint64_t part_end(const tutti_channels *channel, uint64_t at, const tutti
     return at + part_offset(channel, record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
 }
 
-/* Clears the lines after all parts. Prefetches them together first: fetched one after the other, each would take
- * the round trip to the reader. */
+/* Clears the lines after all parts, prefetched together: one after the other, each would take the round trip. */
 static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
     size_t parts = part_count(channel, record);
     for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(channel, at, record, i)));
@@ -129,8 +126,7 @@ static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record
         atomic_store_explicit(kind_at(channel, part_end(channel, at, record, i)), 0, memory_order_relaxed);
 }
 
-/* Writes the record's own line, all at once and last: the reader polls it all the time, and would take it back in
- * between. */
+/* Writes the record's own line, at once and last: the reader polls it, and would take it back in between. */
 static void write_line(tutti_channels *channel, uint64_t at, const tutti_record *record, const void *payload) {
     tutti_record *line = record_at(channel, at);
     uint64_t tiny[TUTTI_RECORD_TINY_BYTES / sizeof(uint64_t)];
@@ -183,8 +179,7 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
         ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
     tutti_channel_ring(channel);
-    /* Prefetches the lines of the next such record, and the one after it: they come back from the reader while no
-     * thread waits. */
+    /* Prefetches the lines of the next such record and the one after: they come back while no thread waits. */
     for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
         tutti_prefetch_to_write(record_at(channel, channel->head + next));
 }

@@ -14,8 +14,7 @@
 #define RECORDS_AT_ONCE 256
 #define LOOKS_AT_ONCE   8 /* checks of channel directories of processes that have not written to us */
 #define PULLS_AT_ONCE   4
-/* A peer may have sent this many bytes that we have not matched; more breaks the protocol. See
- * tutti_channel_has_credit. */
+/* What a peer may have sent that we have not matched; more breaks the protocol (tutti_channel_has_credit). */
 #define MOST_UNMATCHED_BYTES (UINT64_C(2) << 20)
 
 /* Each on_ function handles one kind of record; false: not possible now, or the channel is broken. */

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
 #include "comm/p2p/p2p.h"

@@ -38,7 +38,6 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/net/transport/transport.h"
 #include "comm/p2p/p2p_state.h"

@@ -6,7 +6,7 @@
 #define TUTTI_P2P_H
 
 #include "comm/base/comm.h"
-#include "comm/base/message.h"
+#include "comm/base/op.h"
 #include "comm/queue/queue.h"
 
 struct tutti_transport;
@@ -21,13 +21,11 @@ tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int
 tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t item_bytes, int peer, int64_t tag,
                             tutti_work *work);
 
-/* Starts a message with a work of its own; the caller has one reference to it. It is a part of `whole` if that is
- * not NULL. */
+/* Starts a message with a work of its own, a part of `whole` if that is not NULL; the caller has a reference to it. */
 tutti_status tutti_p2p_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole, tutti_work **work_out);
 
 /* The short path of a blocking call, for a small message when nothing else is queued: without a work or a request.
- * Waits for some microseconds at most. Returns TUTTI_OK when the call is done, TUTTI_NOT_YET when the caller must
- * take the long path. */
+ * Waits for some microseconds at most. TUTTI_NOT_YET: the caller must take the long path. */
 tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag);
 tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int peer, int64_t tag,
                                 tutti_received *received_out);
@@ -43,17 +41,14 @@ bool tutti_p2p_pending(void);
  * after open, so a message for a communicator that is not open here is for one that has been closed. */
 tutti_status tutti_p2p_open(tutti_comm *comm);
 void tutti_p2p_close(tutti_comm *comm);
-/* The communicator is broken: sends a notice, once, to ranks of other hosts that wait for messages of this rank.
- * Must be called without locks. */
+/* The communicator is broken: tells ranks of other hosts that wait for this rank's messages, once. Without locks. */
 void tutti_p2p_notify_broken(tutti_comm *comm);
-/* Breaks the communicator (tutti_comm_break) and notifies other hosts. Any thread may call it, except one that runs an
- * operation of the communicator. */
+/* Breaks the communicator and notifies other hosts. Any thread, except one that runs an operation of it. */
 tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status);
 /* The same for the thread that runs an operation of the communicator. */
 tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status);
-/* The communicator is closed, and its processes stay known (heartbeat.h). When this returns, the data sent to
- * processes of other hosts is on its way, and connections that no other communicator uses have ended. Must be
- * called without locks. */
+/* The communicator is closed, and its processes stay known (heartbeat.h). When this returns, the data sent to other
+ * hosts is on its way, and connections that no other communicator uses have ended. Must be called without locks. */
 void tutti_p2p_see_off(const tutti_comm *comm);
 /* Messages to a process of another host: returns the transport of one of its connections that is not `transport`,
  * and writes the reason to `why`. Returns NULL if no connection qualifies. */

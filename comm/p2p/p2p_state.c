@@ -10,9 +10,6 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/broken.h"
 #include "comm/net/hosts.h"
 
 tutti_p2p_state tutti_p2p = {

@@ -102,7 +102,6 @@ typedef struct tutti_p2p_state {
     struct tutti_requests spare;       /* requests for reuse */
     uint64_t last_id;                  /* last id of a request that another process knows; never used twice */
     uint64_t last_check_ticks;
-    int64_t ports_open;
     uint64_t callers_seen; /* tutti_channel_callers at the last check */
     int looks_left;        /* checks of silent processes' channel directories that are left since then */
     bool moved;            /* bytes or records have moved in the current call of tutti_p2p_progress */
@@ -161,8 +160,7 @@ void tutti_request_end(tutti_request *request, tutti_status status, const char *
 void tutti_request_received(tutti_request *request);
 /* Returns the request of the list with that number; NULL: it has been cancelled. */
 tutti_request *tutti_request_find(struct tutti_requests *list, uint64_t id);
-/* Returns the receive for a part of a stream; NULL: it has been cancelled, or the part is invalid, which breaks the
- * channel. */
+/* Returns the receive for a part of a stream; NULL: it was cancelled, or the part breaks the channel. */
 tutti_request *tutti_request_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
 /* `bytes` more bytes are in the request's buffer. */
 void tutti_request_came(tutti_request *request, size_t bytes);

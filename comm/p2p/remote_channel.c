@@ -6,9 +6,7 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
-#include "comm/net/verbs_only.h"
 #include "comm/p2p/remote_state.h"
 #include "comm/shm/peer.h"
 
@@ -66,8 +64,7 @@ static bool is_used(const struct tutti_remote_channel *remote, tutti_remote_make
     return remote->made[maker] != NULL || remote->attempts[maker] != NULL;
 }
 
-/* Returns the pipe that has been opened; NULL: not yet, or never. If it failed and no second one is
- * open or opening, the channel is then lost or broken. */
+/* Returns the pipe that has been opened; NULL: not yet, or never, which may lose or break the channel. */
 static tutti_pipe *take_pipe(tutti_channels *channel, tutti_remote_maker maker) {
     struct tutti_remote_channel *remote = channel->remote;
     tutti_pipe *pipe = NULL;

@@ -26,8 +26,7 @@ struct tutti_transport;
 /* A part of this size and its header are sent by one call of tcp. */
 #define TUTTI_REMOTE_STREAM_BYTES (TUTTI_CHANNEL_RING_BYTES - ((size_t)4 << 10))
 
-/* Makes a channel a remote channel, without rings at first: of thousands of peers only some ever get or send a
- * message. */
+/* Makes a channel a remote channel, without rings at first: of thousands of peers only some exchange messages. */
 tutti_status tutti_remote_open(tutti_channels *channel);
 /* Allocates its two rings. */
 tutti_status tutti_remote_equip(tutti_channels *channel);
@@ -60,8 +59,7 @@ bool tutti_remote_can_stream(const tutti_channels *channel);
 void tutti_remote_stream(tutti_channels *channel, struct tutti_request *request);
 /* The request ends: its buffer is no longer used. A frame that is being sent or received continues without it. */
 void tutti_remote_let_go(tutti_channels *channel, const struct tutti_request *request);
-/* Returns true if there are bytes that the system has not taken yet. Their sender may no longer wait, so another
- * thread must drive the channel. */
+/* Returns true if the system has not taken all bytes. Their sender may not wait: another thread must drive them. */
 bool tutti_remote_is_busy(const tutti_channels *channel);
 
 #endif

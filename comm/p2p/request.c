@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
 

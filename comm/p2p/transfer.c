@@ -8,9 +8,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "bootstrap/base/fault.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
 #include "kernels/copy.h"
@@ -71,8 +69,7 @@ static bool read_peer(tutti_channels *channel, uint64_t address, void *dst, size
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
     size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
     bool direct = bytes > DIRECT_BYTES && channel->remote == NULL && tutti_heap_holds(src, bytes);
-    /* On shared cores the answer to an announcement costs a turn of every rank, which is more than the copy that it
-     * saves. */
+    /* On shared cores the answer to an announcement costs a turn of every rank: more than the copy that it saves. */
     if (port->comm->spins && direct) return false;
     if (channel->remote != NULL) most /= 2;
     return bytes <= tutti_min_size(most, LARGEST_EAGER_BYTES) && tutti_channel_has_credit(channel, bytes);
@@ -238,8 +235,7 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
            !(last && tutti_peer_ended(request->channel->peer)); /* its pid may belong to another process by now */
 }
 
-/* Over the ring two cores copy at once, but a sender thread must be present for it; one may have come since the
- * last slice. */
+/* Over the ring two cores copy at once, if a sender thread is present; one may have come since the last slice. */
 static bool is_better_streamed(const tutti_request *request) {
     return request->channel != NULL && request->source == NULL && tutti_channel_is_attended(request->channel);
 }

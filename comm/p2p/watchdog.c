@@ -9,10 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "comm/base/broken.h"
 #include "comm/health/heartbeat.h"
 #include "comm/health/monitor.h"
 #include "comm/net/hosts.h"

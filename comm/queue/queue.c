@@ -20,9 +20,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/base/backoff.h"
 #include "comm/base/hooks.h"

@@ -13,8 +13,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/base/hooks.h"
 #include "comm/queue/queue.h"

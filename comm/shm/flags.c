@@ -13,13 +13,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/interrupt.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/base/cacheline.h"
-#include "comm/base/call.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
 
@@ -239,8 +235,7 @@ static int roomier_core(const tutti_comm *comm, const cpu_set_t *allowed) {
     return best >= 0 && ranks[best] + 2 <= ranks[own] ? best : -1;
 }
 
-/* Checks, once in many waits, whether this core has more ranks than another core that this thread may use, and
- * moves there. Threads keep their affinity masks. */
+/* Checks, once in many waits, whether another core has fewer ranks, and moves there. Affinity masks stay. */
 static void spread(tutti_comm *comm) {
     tutti_oversubscribed *state = &comm->shm.oversubscribed;
     cpu_set_t allowed, one;

@@ -10,18 +10,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bootstrap/base/fault.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
-#include "comm/shm/memory_registry.h"
 
 #define PAGE          ((size_t)4096)
 #define SMALLEST      ((size_t)64)
@@ -58,6 +56,17 @@ static page_note *pages;
 /* handed out; backed by real memory; free and backed by real memory */
 static size_t used_bytes, committed_bytes, cached_bytes;
 static bool retires_blocks;
+static void (*_Atomic watcher)(void *start);
+
+void tutti_heap_watch(void (*function)(void *start)) {
+    atomic_store_explicit(&watcher, function, memory_order_release);
+}
+
+/* The pages of this piece or range may change from now on. */
+static void note_change(void *start) {
+    void (*function)(void *) = atomic_load_explicit(&watcher, memory_order_acquire);
+    if (function != NULL) function(start);
+}
 
 static int class_of(size_t bytes) {
     if (bytes <= PAGE / 2) {
@@ -219,7 +228,7 @@ static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset
             return stack_push(stack, offset) != TUTTI_OK ? TUTTI_ERR_MEMORY : status;
         }
         note->committed_pages = (uint32_t)(wanted / PAGE);
-        if (had > 0) tutti_memory_registry_changed(heap_base + offset); /* the piece has grown */
+        if (had > 0) note_change(heap_base + offset); /* the piece has grown */
     }
     note->state = PIECE_USED;
     *offset_out = offset;
@@ -273,7 +282,7 @@ static tutti_status free_locked(size_t offset) {
         cached_bytes += held;
         return TUTTI_OK;
     }
-    tutti_memory_registry_changed(heap_base + offset);
+    note_change(heap_base + offset);
     fallocate(heap_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)held);
     committed_bytes -= held;
     note->committed_pages = 0;
@@ -299,7 +308,7 @@ bool tutti_heap_holds(const void *memory, size_t bytes) {
     return offset >= control_bytes && offset < heap_bytes && bytes <= heap_bytes - offset;
 }
 
-bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out) {
+static bool find_piece(const void *memory, void **piece_out, size_t *bytes_out) {
     const char *base = __atomic_load_n(&heap_base, __ATOMIC_ACQUIRE);
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)base);
     if (base == NULL || offset >= heap_bytes) return false;
@@ -328,4 +337,77 @@ void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out) {
     *used_bytes_out = used_bytes;
     *committed_bytes_out = committed_bytes;
     tutti_unlock(TUTTI_LOCK_HEAP);
+}
+
+/* ----------------------------------------------------------------------------- ranges registered by the program */
+
+/* In an array: programs register few, large ranges. */
+typedef struct range {
+    uintptr_t start;
+    size_t bytes;
+} range;
+
+static range *ranges;
+static size_t capacity;
+static atomic_size_t nranges; /* changed under lock */
+
+static bool find_registered(const void *memory, void **start_out, size_t *bytes_out) {
+    if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
+    bool found = false;
+    tutti_lock(TUTTI_LOCK_REGISTRY);
+    for (size_t i = 0; i < nranges && !found; i++) {
+        if ((uintptr_t)memory - ranges[i].start >= ranges[i].bytes) continue;
+        *start_out = (void *)ranges[i].start;
+        *bytes_out = ranges[i].bytes;
+        found = true;
+    }
+    tutti_unlock(TUTTI_LOCK_REGISTRY);
+    return found;
+}
+
+bool tutti_heap_find_lasting(const void *memory, void **start_out, size_t *bytes_out) {
+    return find_piece(memory, start_out, bytes_out) || find_registered(memory, start_out, bytes_out);
+}
+
+static tutti_status add(range added) {
+    for (size_t i = 0; i < nranges; i++)
+        if (ranges[i].start == added.start)
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "tutti_mem_register: this address is already registered; deregister it first");
+    if (nranges == capacity) {
+        size_t wanted = capacity > 0 ? 2 * capacity : 16;
+        range *grown = realloc(ranges, wanted * sizeof *grown);
+        if (grown == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the table of registered ranges");
+        ranges = grown;
+        capacity = wanted;
+    }
+    ranges[nranges] = added;
+    nranges++;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_mem_register(void *memory, size_t bytes) {
+    if (memory == NULL || bytes == 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: memory is NULL or bytes is 0");
+    if (bytes > UINTPTR_MAX - (uintptr_t)memory)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_mem_register: %zu bytes at %p reach past the end of the address space", bytes, memory);
+    tutti_lock(TUTTI_LOCK_REGISTRY);
+    tutti_status status = add((range){.start = (uintptr_t)memory, .bytes = bytes});
+    tutti_unlock(TUTTI_LOCK_REGISTRY);
+    return status;
+}
+
+tutti_status tutti_mem_deregister(void *memory) {
+    bool found = false;
+    tutti_lock(TUTTI_LOCK_REGISTRY);
+    for (size_t i = 0; i < nranges && !found; i++) {
+        if (ranges[i].start != (uintptr_t)memory) continue;
+        ranges[i] = ranges[nranges - 1];
+        nranges--;
+        found = true;
+        note_change(memory);
+    }
+    tutti_unlock(TUTTI_LOCK_REGISTRY);
+    return found ? TUTTI_OK : tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_deregister: %p is not registered", memory);
 }

@@ -14,8 +14,7 @@
 
 typedef enum tutti_heap_area { TUTTI_HEAP_CONTROL, TUTTI_HEAP_BLOCKS } tutti_heap_area;
 
-/* The first bytes of the control area: a fixed place where peers look for point-to-point channels (p2p.c).
- * Initially zero. */
+/* The first bytes of the control area: a fixed place where peers look for point-to-point channels. Initially zero. */
 #define TUTTI_HEAP_DIRECTORY_BYTES ((size_t)64 << 10)
 
 /* Creates the heap at first use. */
@@ -24,17 +23,18 @@ char *tutti_heap_base(void);
 size_t tutti_heap_bytes(void);
 int tutti_heap_fd(void);
 
-/* Control pieces are zeroed and aligned to a page; the content of blocks is undefined (see tutti_mem_alloc).
- * Thread-safe. */
+/* Control pieces are zeroed and aligned to a page; blocks are undefined (see tutti_mem_alloc). Thread-safe. */
 tutti_status tutti_heap_alloc(tutti_heap_area area, size_t bytes, void **memory_out);
 /* Fails with TUTTI_ERR_ARGUMENT if `memory` was not returned by tutti_heap_alloc. NULL is allowed. */
 tutti_status tutti_heap_free(void *memory);
 /* True if [memory, memory + bytes) is inside the heap's blocks, where peers can read it. */
 bool tutti_heap_holds(const void *memory, size_t bytes);
-/* The piece that contains `memory`, if the piece has a page or more, and the bytes of it that real memory backs.
- * The backing stays until tutti_memory_registry_changed (memory_registry.h) is called for the piece. Returns
- * false if no piece qualifies. */
-bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out);
+/* The memory around `memory` whose pages stay: a piece of a page or more, as far as real memory backs it, or a range
+ * that the program has registered (tutti_mem_register). Returns false if there is none. */
+bool tutti_heap_find_lasting(const void *memory, void **start_out, size_t *bytes_out);
+/* `function` is called with the start of such a piece or range when its pages may change from then on. There is one
+ * function per process. It is called with locks held, so it must not call functions of this file. */
+void tutti_heap_watch(void (*function)(void *start));
 /* Freed blocks are not handed out again from now on: a failed peer may still write into them. */
 void tutti_heap_retire_blocks(void);
 /* Bytes handed out, and bytes of real memory behind them and behind cached pieces. */

@@ -13,11 +13,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
 #include "comm/base/hooks.h"
 #include "comm/base/namespace.h"
-#include "comm/shm/directory.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/segment.h"
 

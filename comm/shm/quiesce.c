@@ -4,7 +4,6 @@
 #include "comm/shm/quiesce.h"
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "comm/base/page.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"

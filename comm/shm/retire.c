@@ -3,8 +3,6 @@
  * slots. Retired pages are kept here until all peers have gone. A peer whose page no longer carries the
  * communicator's id has freed it, which it does only after it has departed.
  */
-#include "comm/shm/retire.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

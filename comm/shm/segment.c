@@ -16,9 +16,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/fault.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 
 #define MAGIC        UINT64_C(0x31306d6765737474) /* "ttsegm01" */
 #define PAGE         ((size_t)4096)
@@ -278,8 +276,7 @@ void tutti_shm_segment_retain(tutti_shm_segment *segment) {
     tutti_unlock(TUTTI_LOCK_SEGMENTS);
 }
 
-/* True if no other process checks here for this process any more. Processes that did may have died before they
- * could mark that they left. */
+/* True if no other process checks here for this process any more: all have left, or died without marking that. */
 static bool is_deserted(tutti_shm_segment *segment) {
     if (!is_watched(segment)) return true;
     for (int local_rank = 0; local_rank < segment->nmembers; local_rank++)

@@ -23,7 +23,7 @@
 #include "comm/base/comm.h"
 #include "comm/shm/peer.h"
 
-/* Phases of the creation of a communicator, for timing; timing.h. */
+/* Phases of the creation of a communicator, for their times; init.h. */
 #define TUTTI_SHM_SEGMENT_PHASES 8
 
 typedef struct tutti_shm_member {
@@ -52,13 +52,11 @@ typedef struct tutti_shm_segment_limits {
     tutti_status (*check_table)(const void *table, size_t bytes, int nranks);
 } tutti_shm_segment_limits;
 
-/* Maps the memfd received from the leader, or finds it among this process's segments; always takes ownership of the
- * descriptor. One reference. */
+/* Maps the memfd from the leader, or finds it among this process's segments; always owns it. One reference. */
 tutti_status tutti_shm_segment_join(int fd, const tutti_shm_segment_limits *limits, tutti_shm_segment **segment_out);
 /* Commits the page's memory, and holds the lock from now on. Once per rank. */
 tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int local_rank);
-/* Called after all ranks have met. Closes the descriptor if all processes already check each other through an
- * earlier segment. */
+/* Called after all ranks have met. Closes the descriptor if all processes check each other elsewhere already. */
 void tutti_shm_segment_close_fd(tutti_shm_segment *segment);
 void tutti_shm_segment_retain(tutti_shm_segment *segment);
 /* NULL is allowed. */
@@ -76,13 +74,20 @@ void *tutti_shm_segment_listeners(const tutti_shm_segment *segment);
 /* True if the page belongs to this segment. NULL is allowed. */
 bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page);
 
-/* From now on this process checks there whether the process of that local rank lives; takes a reference. Must be
- * called before the first meeting. */
+/* From now on this process checks there whether that process lives; takes a reference. Before the first meeting. */
 void tutti_shm_segment_watch(tutti_shm_segment *segment, int local_rank);
 /* Ends the check and drops the reference. */
 void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int local_rank);
-/* True if the process of that local rank has ended. Makes at most some system calls per second, however many processes
- * check. */
+/* True if the process of that local rank has ended. A few system calls per second at most, however many ask. */
 bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int local_rank);
+
+/* ----------------------------------------------------------------------------------------------- retire.c */
+
+/* Takes over the page, the lease and the references to processes of a communicator that has departed. Frees them
+ * once every other rank has departed or died; each call checks all retired communicators. */
+void tutti_retire_comm(tutti_comm *comm);
+
+/* Memory that peers of this communicator may read: released together with the page. At most two per communicator. */
+void tutti_retire_memory(tutti_comm *comm, void *memory, void (*give_back)(void *memory));
 
 #endif

@@ -11,7 +11,6 @@
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/shm/flags.h"
 #include "comm/shm/heap.h"
 #include "kernels/copy.h"
@@ -123,13 +122,13 @@ static size_t taken_before(const tutti_comm *comm, const tutti_op *op) {
     return bytes;
 }
 
-tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out) {
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t *first_out) {
     tutti_slots *slots = comm->shm.slots;
     size_t depth = slots->ring_bytes / stride;
     size_t first = (slots->offset + stride - 1) / stride % depth;
     size_t skipped = first * stride >= slots->offset ? first * stride - slots->offset
                                                      : slots->ring_bytes - slots->offset + first * stride;
-    if (TUTTI_UNLIKELY(taken_before(comm, op) + skipped + bytes > slots->ring_bytes))
+    if (TUTTI_UNLIKELY(taken_before(comm, op) + skipped + stride > slots->ring_bytes))
         TUTTI_TRY(tutti_finished_wait(comm, op->sequence - 1));
     *first_out = (uint32_t)first;
     return TUTTI_OK;
@@ -152,9 +151,8 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
 #define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer accepts without waiting */
 #define WRITES_PER_LOOK      16                /* writes through the caches per measurement, which takes 60 ns */
 #define WRITES_PER_TRIAL     64                /* writes past the caches per measurement */
-/* Cost of a line written through the caches: 1 to 3 ns if the readers share our last-level cache, 12 to 28 ns if
- * they do not. Past the caches it is 1 to 5 ns everywhere, but readers that share the cache then wait some 6 ns
- * longer for a line. */
+/* Cost of a line written through the caches: 1 to 3 ns if readers share our last-level cache, else 12 to 28 ns. Past
+ * the caches it is 1 to 5 ns everywhere, but readers that share the cache then wait some 6 ns longer for a line. */
 #define DEAR_LINE_NS  8.0F
 #define CHEAP_LINE_NS 4.0F
 

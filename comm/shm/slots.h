@@ -39,34 +39,29 @@ typedef struct tutti_slots {
     uint64_t sequence;              /* last call that used the lease */
 } tutti_slots;
 
-/* A process that has leased this much reuses the leases of idle communicators for others, as long as there are
- * some. */
+/* A process that has leased this much reuses the leases of idle communicators for others, as long as there are some. */
 #define TUTTI_SLOTS_BUDGET_BYTES ((size_t)32 << 20)
 
 /* Largest piece that a rank of a communicator of this size stages at once: a quarter of its ring. */
 size_t tutti_slots_chunk_bytes(int nranks);
 
-/* Makes sure that comm->slots exists and that no other communicator takes it until release. Two calls of one
- * communicator never overlap. */
+/* Makes sure that comm->slots exists and stays this communicator's until release. Its calls never overlap. */
 tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op);
 void tutti_slots_release(tutti_comm *comm);
 
-/* Returns the index of this call's first slot, for slots of `stride` bytes. Waits for readers of earlier calls if
- * the first `bytes` of the slots are not free. */
-tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out);
+/* Returns the index of this call's first slot, for slots of `stride` bytes. Waits for that slot's readers. */
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t *first_out);
 /* The call has used `count` slots from `first` on. */
 void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count);
 
-/* Copies into staging memory, or into a peer's output, either through the caches or bypassing them, whichever was
- * faster recently. */
+/* Copies into staging memory, or a peer's output, through the caches or past them, whichever was faster recently. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes);
 
 static inline tutti_count_entry *tutti_slots_table(const tutti_slots *slots, uint64_t sequence) {
     return (tutti_count_entry *)(slots->memory + slots->ring_bytes + sequence % TUTTI_POSTS * slots->table_bytes);
 }
 
-/* List of all communicators of this process, searched for idle leases; comm.c adds and removes. Removed ones keep
- * their lease. */
+/* List of this process's communicators, searched for idle leases; comm.c fills it. Removed ones keep their lease. */
 void tutti_slots_enlist(tutti_comm *comm);
 void tutti_slots_delist(tutti_comm *comm);
 

@@ -8,7 +8,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "tensor/plan/plan.h"
 
 enum { SCRATCH_ALIGNMENT = 256 };

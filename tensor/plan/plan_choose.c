@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tensor/plan/plan.h"
 
 enum { FEW = 64 };

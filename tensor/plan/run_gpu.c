@@ -11,7 +11,6 @@
  */
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tensor/gpu.h"
 #include "tensor/plan/plan.h"
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/api/select.h"
+#include "comm/api/api.h"
 #include "kernels/reduce.h"
 #include "tests/support/call.h"
 #include "tests/support/ranks.h"

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/api/arguments.h"
+#include "comm/api/api.h"
 #include "tests/support/call.h"
 #include "tests/support/ranks.h"
 

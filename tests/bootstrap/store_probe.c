@@ -30,7 +30,9 @@ static int talk(int port) {
     size_t bytes = 0;
     int64_t sum = 0;
     int exists = -1;
-    if (tutti_store_client_connect("127.0.0.1", port, 10000, &client) != TUTTI_OK) return fail("connect");
+    if (tutti_store_client_reach("127.0.0.1", port, &(tutti_store_client_options){.connect_ms = 10000}, &client) !=
+        TUTTI_OK)
+        return fail("connect");
     tutti_store store = tutti_store_client_callbacks(client);
     if (store.get(client, "from torch", value, sizeof value, &bytes, 10000) != TUTTI_OK) return fail("get");
     if (bytes != 5 || memcmp(value, "a\0b\377c", 5) != 0) return fail("another value");

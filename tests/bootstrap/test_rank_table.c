@@ -25,7 +25,7 @@ static void enter(void) {
         "RANK_ID",  "RANK_SIZE",   "DEVICE_ID",       "MINDSPORE_HCCL_CONFIG_PATH", "MASTER_ADDR",
         "PMI_RANK", "MASTER_PORT", "GROUP_WORLD_SIZE"};
     const tutti_module_calls *calls;
-    if (tutti_module_open("json", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
+    if (tutti_module_open("json", "", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
     shell_enter_folder();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
     setenv("RANK_TABLE_FILE", "table.json", 1);

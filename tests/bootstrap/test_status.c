@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
+#include "bootstrap/base/common.h"
 
 static const char *printable(const char *text) {
     static char made[64];

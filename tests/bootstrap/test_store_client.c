@@ -61,7 +61,9 @@ static tutti_store_client *start(script *s) {
     s->listen_fd = wire_listen(&s->port);
     cr_assert(s->listen_fd >= 0);
     cr_assert_eq(pthread_create(&s->thread, NULL, play, s), 0);
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", s->port, 5000, &client), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(
+        tutti_store_client_reach("127.0.0.1", s->port, &(tutti_store_client_options){.connect_ms = 5000}, &client),
+        TUTTI_OK, "%s", tutti_last_error());
     return client;
 }
 
@@ -204,7 +206,9 @@ Test(store_client, tries_again_until_the_store_is_there) {
     tutti_store_client *client;
     void *late;
     cr_assert_eq(pthread_create(&thread, NULL, start_late, &port), 0);
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 10000, &client), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(
+        tutti_store_client_reach("127.0.0.1", port, &(tutti_store_client_options){.connect_ms = 10000}, &client),
+        TUTTI_OK, "%s", tutti_last_error());
     pthread_join(thread, &late);
     cr_assert_not_null(late);
     tutti_store_client_close(client);
@@ -215,7 +219,8 @@ Test(store_client, a_port_without_a_listener_is_an_error_in_time_that_says_what_
     int port = wire_free_port();
     tutti_store_client *client;
     int64_t begin_ns = tutti_now_ns();
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 300, &client), TUTTI_ERR_TIMEOUT);
+    cr_assert_eq(tutti_store_client_reach("127.0.0.1", port, &(tutti_store_client_options){.connect_ms = 300}, &client),
+                 TUTTI_ERR_TIMEOUT);
     cr_assert_leq(tutti_now_ns() - begin_ns, INT64_C(3000000000));
     cr_assert(strstr(tutti_last_error(), "MASTER_ADDR") != NULL, "%s", tutti_last_error());
     cr_assert(strstr(tutti_last_error(), "refused") != NULL, "%s", tutti_last_error());
@@ -225,16 +230,21 @@ Test(store_client, a_silent_listener_is_an_error_in_time) {
     int port, fd = wire_listen(&port);
     tutti_store_client *client;
     int64_t begin_ns = tutti_now_ns();
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 1500, &client), TUTTI_ERR_TIMEOUT);
+    cr_assert_eq(
+        tutti_store_client_reach("127.0.0.1", port, &(tutti_store_client_options){.connect_ms = 1500}, &client),
+        TUTTI_ERR_TIMEOUT);
     cr_assert_leq(tutti_now_ns() - begin_ns, INT64_C(4000000000));
     close(fd);
 }
 
 Test(store_client, a_host_that_does_not_exist_is_an_error) {
     tutti_store_client *client;
-    cr_assert_eq(tutti_store_client_connect("no-such-host.invalid", 29500, 100, &client), TUTTI_ERR_TIMEOUT);
+    cr_assert_eq(tutti_store_client_reach("no-such-host.invalid", 29500,
+                                          &(tutti_store_client_options){.connect_ms = 100}, &client),
+                 TUTTI_ERR_TIMEOUT);
     cr_assert(strstr(tutti_last_error(), "no-such-host.invalid") != NULL, "%s", tutti_last_error());
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", 0, 100, &client), TUTTI_ERR_CONFIG);
+    cr_assert_eq(tutti_store_client_reach("127.0.0.1", 0, &(tutti_store_client_options){.connect_ms = 100}, &client),
+                 TUTTI_ERR_CONFIG);
 }
 
 Test(store_client, keys_and_values_over_the_bounds_are_refused_before_they_are_sent) {
@@ -243,7 +253,9 @@ Test(store_client, keys_and_values_over_the_bounds_are_refused_before_they_are_s
     static char key[8193], value[(8 << 20) + 1];
     memset(key, 'k', sizeof key - 1);
     cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, NULL, &server), TUTTI_OK);
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", tutti_store_server_port(server), 5000, &client), TUTTI_OK);
+    cr_assert_eq(tutti_store_client_reach("127.0.0.1", tutti_store_server_port(server),
+                                          &(tutti_store_client_options){.connect_ms = 5000}, &client),
+                 TUTTI_OK);
     tutti_store store = tutti_store_client_callbacks(client);
     cr_assert_eq(store.set(client, key, "v", 1), TUTTI_ERR_ARGUMENT);
     cr_assert_eq(store.set(client, "k", value, sizeof value), TUTTI_ERR_ARGUMENT);
@@ -267,7 +279,8 @@ typedef struct member {
 static void *take_part(void *argument) {
     member *m = argument;
     tutti_store_client *client;
-    if (tutti_store_client_connect("localhost", m->port, 10000, &client) != TUTTI_OK) {
+    if (tutti_store_client_reach("localhost", m->port, &(tutti_store_client_options){.connect_ms = 10000}, &client) !=
+        TUTTI_OK) {
         m->problem = "cannot connect";
         return NULL;
     }
@@ -301,7 +314,9 @@ Test(store_client, many_clients_meet_on_our_own_server) {
         pthread_join(members[i].thread, NULL);
         cr_assert_null(members[i].problem, "client %d: %s", i, members[i].problem);
     }
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", tutti_store_server_port(server), 5000, &client), TUTTI_OK);
+    cr_assert_eq(tutti_store_client_reach("127.0.0.1", tutti_store_server_port(server),
+                                          &(tutti_store_client_options){.connect_ms = 5000}, &client),
+                 TUTTI_OK);
     tutti_store store = tutti_store_client_callbacks(client);
     cr_assert_eq(store.add(client, "sum", 0, &sum), TUTTI_OK);
     cr_assert_eq(sum, NCLIENTS * NROUNDS);

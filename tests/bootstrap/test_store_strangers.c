@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/store_connection.h"
 #include "bootstrap/store/store_crowd.h"
 #include "tests/support/stores/store_clients.h"

@@ -22,8 +22,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/store_peer.h"
 #include "tests/support/stores/store_clients.h"
 #include "tests/support/stores/wire.h"

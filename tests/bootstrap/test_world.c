@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/launcher/slurm.h"
+#include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/world.h"
 #include "tests/support/programs/variables.h"
 

@@ -83,7 +83,7 @@ Test(device, a_rank_table_gives_each_rank_the_gpu_of_its_device_id) {
     open_device();
     GOOD(gpu->count(&count));
     if (count < 6) cr_skip_test("%d GPUs", count);
-    if (tutti_module_open("json", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
+    if (tutti_module_open("json", "", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
     int fd = mkstemp(path);
     cr_assert(fd >= 0 && write(fd, table, strlen(table)) == (ssize_t)strlen(table));
     close(fd);

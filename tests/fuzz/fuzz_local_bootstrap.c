@@ -15,11 +15,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/base/namespace.h"
 #include "comm/init/kv_tree.h"
 #include "comm/init/local_state.h"
-#include "comm/init/local_wire.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 3, VISITORS = 4, MOST_MESSAGE = 2048, PATIENCE_MS = 2, MOST_VALUE = 300 };

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/init/address_exchange.h"
 #include "comm/init/peer_table.h"
 #include "tests/fuzz/fuzz.h"

@@ -14,7 +14,6 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/store/store.h"
 #include "comm/init/address_exchange.h"
 #include "comm/init/peer_table.h"
@@ -94,7 +93,8 @@ static tutti_status meet_and_leave(ranks_context *context) {
     snprintf(host, sizeof host, "host-%d", context->rank * a->nhosts / context->nranks);
     setenv("TUTTI_HOST_ID", a->nhosts > 1 ? host : "", 1);
     tutti_settings_reload();
-    TUTTI_TRY(tutti_store_client_connect("127.0.0.1", a->port, 30000, &client));
+    TUTTI_TRY(
+        tutti_store_client_reach("127.0.0.1", a->port, &(tutti_store_client_options){.connect_ms = 30000}, &client));
     tutti_store inner = tutti_store_client_callbacks(client);
     tutti_store store = counting_store_over(&inner, &a->counts, &counting);
     tutti_comm *comm;

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "kernels/cuda/compute.h"
 #include "kernels/cuda/operators/op_kernels.h"
 #include "tests/support/emulated/enqueue.h"

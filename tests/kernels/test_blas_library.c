@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "kernels/cuda/blas_library.h"
 #include "kernels/cuda/compute.h"
 #include "tests/support/programs/shell.h"

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/async_connect.h"
 #include "tests/support/links/at_listener.h"
 

@@ -5,7 +5,6 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/link.h"
 #include "tests/support/links/links.h"
 #include "tests/support/reference.h"

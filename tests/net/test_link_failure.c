@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/link.h"
 #include "comm/net/transport/transport.h"
 #include "tests/support/links/links.h"

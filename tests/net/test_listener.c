@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/frame_mac.h"
 #include "comm/net/listener.h"
 #include "comm/net/listener_state.h"

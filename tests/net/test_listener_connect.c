@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/listener.h"
 #include "comm/net/listener_state.h"
 #include "tests/support/links/at_listener.h"

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/async_connect.h"
 #include "comm/net/listener_state.h"
 #include "comm/net/transport/multi_socket.h"

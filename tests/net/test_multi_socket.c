@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
 #include "tests/support/links/mesh.h"
 #include "tests/support/links/pipes.h"

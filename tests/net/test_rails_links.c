@@ -156,7 +156,7 @@ static tutti_status try_all_gather(stage *s, const char *name, const tutti_rail_
     next_call(s, name, PIECE_BYTES);
     for (int rank = 0; rank < s->rail.n; rank++) memset(blocks[rank].data, 0, blocks[rank].bytes);
     fill_block(&blocks[s->rail.me], s->rail.me);
-    TUTTI_TRY(tutti_rail_all_gather(&s->rail, &s->setup, blocks, NULL));
+    TUTTI_TRY(tutti_rail_all_gather(&s->rail, &s->setup, blocks));
     for (int rank = 0; rank < s->rail.n; rank++) TUTTI_TRY(check_block(s, name, &blocks[rank], rank));
     return TUTTI_OK;
 }

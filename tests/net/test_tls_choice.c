@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/async_connect.h"
 #include "tests/support/links/mesh.h"
 

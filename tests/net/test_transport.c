@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
 #include "tests/support/links/mesh.h"
 #include "tests/support/links/pipes.h"
@@ -183,8 +182,6 @@ Test(transport, describes_itself) {
 
 Test(transport, is_chosen_by_name) {
     uint32_t all = 0, mask = 0;
-    cr_assert_eq(tutti_transport_named("tcp"), &tutti_tcp_transport);
-    cr_assert_null(tutti_transport_named("carrier pigeon"));
     cr_assert_eq(tutti_transports_available(&all), TUTTI_OK);
     setenv("TUTTI_TRANSPORT", "tcp", 1);
     tutti_settings_reload();

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
 #include "comm/net/transport/transport.h"
 #include "tests/support/links/mesh.h"

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
 #include "tests/support/links/mesh.h"
 #include "tests/support/ranks.h"

@@ -12,8 +12,7 @@
 #include <tutti/tutti.h>
 
 #include "bootstrap/machine/gpus.h"
-#include "rdma/gid.h"
-#include "rdma/near.h"
+#include "rdma/preference.h"
 #include "rdma/ring.h"
 #include "tests/support/programs/shell.h"
 

@@ -150,7 +150,7 @@ BIND_TEST(info_prints_the_topology_or_what_is_missing) {
     snprintf(counts, sizeof counts, "%d core%s, %d thread", here.ncores, here.ncores == 1 ? "" : "s", here.ncpus);
     cr_assert_eq(shell_run("$TUTTI_BUILD/bin/tutti-info"), 0);
     HAS(counts);
-    HAS(here.no_hwloc[0] == '\0' ? "yes: hwloc" : "no: not part of this build");
+    HAS(here.no_hwloc[0] == '\0' ? "yes: hwloc" : "no: the module hwloc is not part of this build");
 }
 
 /* A copy of the programs alone has no module beside it. */

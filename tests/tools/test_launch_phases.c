@@ -144,7 +144,9 @@ static void join_false_store(const char *key, const char *value) {
     tutti_store_client *client;
     cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, NULL, &server), TUTTI_OK, "%s", tutti_last_error());
     int port = tutti_store_server_port(server);
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 5000, &client), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(
+        tutti_store_client_reach("127.0.0.1", port, &(tutti_store_client_options){.connect_ms = 5000}, &client),
+        TUTTI_OK, "%s", tutti_last_error());
     tutti_store store = tutti_store_client_callbacks(client);
     cr_assert_eq(store.set(store.context, key, value, strlen(value)), TUTTI_OK);
     phases_run("node 1 --nnodes 2 --node-rank 1 --master-port %d touch started", port);
@@ -337,7 +339,9 @@ static void play_node_1(int port) {
     tutti_store_client *client;
     char record[300];
     size_t bytes = 0;
-    cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 5000, &client), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(
+        tutti_store_client_reach("127.0.0.1", port, &(tutti_store_client_options){.connect_ms = 5000}, &client),
+        TUTTI_OK, "%s", tutti_last_error());
     tutti_store store = tutti_store_client_callbacks(client);
     cr_assert_eq(store.get(store.context, "tuttirun/none/0/join/0", record, sizeof record, &bytes, 5000), TUTTI_OK);
     add(&store, "tuttirun/none/beat/1");

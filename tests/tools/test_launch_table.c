@@ -47,7 +47,7 @@ static void write_changed(const char *name, const char *piece, const char *by) {
 
 static void enter(void) {
     const tutti_module_calls *calls;
-    if (tutti_module_open("json", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
+    if (tutti_module_open("json", "", &calls) != TUTTI_OK) cr_skip_test("no module json: %s", tutti_last_error());
     shell_enter_folder();
     write_file("uneven.json", uneven);
 }

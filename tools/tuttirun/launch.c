@@ -18,9 +18,8 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/meeting.h"
-#include "bootstrap/machine/lookup.h"
+#include "bootstrap/machine/async_call.h"
 #include "bootstrap/store/store.h"
 #include "tools/tuttirun/launch.h"
 

@@ -12,8 +12,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/machine/gpus.h"
 #include "tools/tuttirun/launch.h"
 

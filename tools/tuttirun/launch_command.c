@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
 /* Whether a folder of PATH has the program. */

@@ -24,7 +24,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
 enum { SETTLE_MS = 2000, TERM_MS = 5000, ASKED_MS = 30000, LOOK_MS = 1000, MOST_KILLS = 20, NOTED_KILLS = 3 };

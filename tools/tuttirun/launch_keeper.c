@@ -14,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
 enum { MOST_GROUPS = 1 << 14, LAST_WORDS_S = 10 };

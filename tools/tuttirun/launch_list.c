@@ -14,12 +14,10 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "bootstrap/launcher/slurm.h"
+#include "bootstrap/launcher/launcher.h"
+#include "bootstrap/machine/async_call.h"
 #include "bootstrap/machine/interfaces.h"
-#include "bootstrap/machine/lookup.h"
 #include "tools/tuttirun/launch.h"
 
 enum { HOST_BYTES = 256, NAMES_MS = 10000, LOOK_MS = 100, MOST_FILE_BYTES = 1 << 20 };

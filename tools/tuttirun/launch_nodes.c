@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "tools/tuttirun/launch_nodes_state.h"
 

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 #include "tools/tuttirun/launch_nodes_state.h"
 

@@ -11,7 +11,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 #include "tools/tuttirun/launch_nodes_state.h"
 

@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
-#include "bootstrap/launcher/slurm.h"
+#include "bootstrap/launcher/launcher.h"
 
 enum { MOST_NAMED = 8 };
 

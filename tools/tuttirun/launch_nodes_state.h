@@ -8,7 +8,6 @@
 #include <pthread.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/notice.h"
 #include "bootstrap/store/store.h"
 #include "tools/tuttirun/launch_nodes.h"
 

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
 enum { MOST_NODES = 1 << 16, MOST_LOCAL = 4096, NAME_BYTES = 64 };

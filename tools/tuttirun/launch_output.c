@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
 enum { LINE_BYTES = 16 << 10, PIECE_BYTES = 4096, PIECES_PER_TURN = 64 };

@@ -17,7 +17,6 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 /* Start of each core in the array; starts[ncores] is its end. */
 typedef struct core_map {

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
 extern char **environ;

@@ -15,9 +15,8 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
+#include "bootstrap/launcher/launcher.h"
 #include "bootstrap/launcher/rank_table.h"
-#include "bootstrap/launcher/slurm.h"
 #include "tools/tuttirun/launch.h"
 
 enum { HOST_BYTES = 256, SERVER_BYTES = sizeof((tutti_rank_entry *)0)->server, MOST_SHOWN = 8 };

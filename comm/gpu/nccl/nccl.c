@@ -22,11 +22,8 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/nccl/nccl_state.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
@@ -41,8 +38,7 @@ static bool is_asked_for(void) {
     return strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "nccl") == 0;
 }
 
-/* NCCL_COMM_BLOCKING overrides our configuration: a blocking call that waits for a peer would also block an
- * abort. */
+/* NCCL_COMM_BLOCKING overrides our configuration: a blocking call that waits for a peer would also block an abort. */
 static bool is_made_to_block(void) {
     const char *blocking = getenv("NCCL_COMM_BLOCKING");
     return blocking != NULL && strcmp(blocking, "1") == 0;
@@ -253,9 +249,8 @@ static tutti_status greet(tutti_comm *comm, bool sends, int peer) {
     return status;
 }
 
-/* A rank that breaks a communicator reports this to the ranks of other hosts that it has a connection to: so the
- * first rank of each host connects to the first rank of every other host. Small messages wait for no receiver, so
- * all ranks send first. */
+/* A rank that breaks a communicator reports this to the ranks of other hosts that it has a connection to: so the first
+ * rank of each host connects to those of all others. Small messages wait for no receiver, so all ranks send first. */
 static tutti_status acquaint_hosts(tutti_comm *comm) {
     if (comm->net.hosts == NULL || !is_first_of_host(comm, comm->rank)) return TUTTI_OK;
     for (int turn = 0; turn < 2; turn++)

@@ -59,8 +59,7 @@ typedef enum tutti_nccl_residence { TUTTI_NCCL_SCALAR_HOST = 1 } tutti_nccl_resi
 #define TUTTI_NCCL_OLDEST         21800 /* 2.18.0, as ncclGetVersion gives it */
 #define TUTTI_NCCL_VERSION(minor) (20000 + (minor))
 
-/* ncclConfig_t of NCCL 2.18. Newer libraries read `bytes` bytes and use defaults for the fields that `version` did
- * not have. */
+/* ncclConfig_t of NCCL 2.18. Newer libraries read `bytes` bytes; fields that `version` did not have get defaults. */
 typedef struct tutti_nccl_config {
     size_t bytes;
     unsigned magic, version;

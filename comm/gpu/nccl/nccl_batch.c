@@ -11,7 +11,6 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/nccl/nccl_state.h"
 #include "comm/health/heartbeat.h"
@@ -24,8 +23,7 @@
 #define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two checks of the peers */
 #define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page reports it as complete */
 
-/* Checks that every peer is alive, nothing is broken, and all ranks have made the same calls. Errors describe
- * op. */
+/* Checks that every peer is alive, nothing is broken, and all ranks have made the same calls. Errors describe op. */
 static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     tutti_op asked = *op;
     asked.sequence = NO_SEQUENCE;
@@ -58,8 +56,7 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
                       name, state->comm->rank, state->comm->name, state->nccl->ncclGetErrorString(result), detail);
 }
 
-/* NCCL sometimes detects the end of a peer before us: its connections close at once. So waits for our own
- * detection. */
+/* NCCL sometimes detects the end of a peer before us: its connections close at once. So waits for our own detection. */
 static tutti_status await_death(const tutti_nccl_state *state, const tutti_op *op) {
     for (int64_t waited_ns = 0; waited_ns < TUTTI_NCCL_DOUBT_NS; waited_ns += LOOK_NS) {
         TUTTI_TRY(look(state, op));

@@ -6,36 +6,30 @@
  * NCCL compares nothing: the sizes that one rank sends and another expects are equal by contract.
  */
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/op.h"
 #include "comm/gpu/nccl/nccl_state.h"
 
-static tutti_status barrier(tutti_nccl_state *state, const tutti_stream_call *call) {
-    tutti_nccl_batch batch;
-    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
-    tutti_nccl_result result = state->nccl->ncclAllReduce(state->token, state->token, 1, TUTTI_NCCL_UINT8,
-                                                          TUTTI_NCCL_MAX, batch.handle, call->stream);
-    tutti_nccl_note(&batch, result, "ncclAllReduce");
-    return tutti_nccl_finish(&batch);
-}
-
-static tutti_status broadcast(tutti_nccl_state *state, const tutti_stream_call *call) {
+/* Kinds that are one NCCL call. */
+static tutti_status one_call(tutti_nccl_state *state, const tutti_stream_call *call) {
     const tutti_op *op = call->op;
+    const tutti_nccl *nccl = state->nccl;
+    size_t bytes = op->count * tutti_type_bytes(op->type);
     tutti_nccl_batch batch;
     TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
-    tutti_nccl_result result = state->nccl->ncclBroadcast(op->dst, op->dst, op->count * tutti_type_bytes(op->type),
-                                                          TUTTI_NCCL_UINT8, op->root, batch.handle, call->stream);
-    tutti_nccl_note(&batch, result, "ncclBroadcast");
-    return tutti_nccl_finish(&batch);
-}
-
-static tutti_status all_gather(tutti_nccl_state *state, const tutti_stream_call *call) {
-    const tutti_op *op = call->op;
-    tutti_nccl_batch batch;
-    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
-    tutti_nccl_result result = state->nccl->ncclAllGather(op->src, op->dst, op->count * tutti_type_bytes(op->type),
-                                                          TUTTI_NCCL_UINT8, batch.handle, call->stream);
-    tutti_nccl_note(&batch, result, "ncclAllGather");
+    if (op->kind == TUTTI_KIND_BARRIER)
+        tutti_nccl_note(&batch,
+                        nccl->ncclAllReduce(state->token, state->token, 1, TUTTI_NCCL_UINT8, TUTTI_NCCL_MAX,
+                                            batch.handle, call->stream),
+                        "ncclAllReduce");
+    else if (op->kind == TUTTI_KIND_BROADCAST)
+        tutti_nccl_note(
+            &batch,
+            nccl->ncclBroadcast(op->dst, op->dst, bytes, TUTTI_NCCL_UINT8, op->root, batch.handle, call->stream),
+            "ncclBroadcast");
+    else
+        tutti_nccl_note(&batch,
+                        nccl->ncclAllGather(op->src, op->dst, bytes, TUTTI_NCCL_UINT8, batch.handle, call->stream),
+                        "ncclAllGather");
     return tutti_nccl_finish(&batch);
 }
 
@@ -131,9 +125,9 @@ static void use_memory(tutti_nccl_state *state, const tutti_op *op) {
 
 static tutti_status carry_out(tutti_nccl_state *state, const tutti_stream_call *call) {
     switch (call->op->kind) {
-    case TUTTI_KIND_BARRIER: return barrier(state, call);
-    case TUTTI_KIND_BROADCAST: return broadcast(state, call);
-    case TUTTI_KIND_ALL_GATHER: return all_gather(state, call);
+    case TUTTI_KIND_BARRIER:
+    case TUTTI_KIND_BROADCAST:
+    case TUTTI_KIND_ALL_GATHER: return one_call(state, call);
     case TUTTI_KIND_ALL_GATHER_V: return all_gather_v(state, call);
     case TUTTI_KIND_ALL_TO_ALL: return all_to_all(state, call);
     case TUTTI_KIND_ALL_TO_ALL_V:
@@ -151,9 +145,8 @@ static tutti_status follow(tutti_nccl_state *state, tutti_stream stream, tutti_s
     return device->stream_wait_event(stream, state->joint);
 }
 
-/* Returns the stream for NCCL calls that belong in `stream`, ordered after all that is in it. NCCL enqueues on its
- * own thread, where the handle of a thread's own default stream means another stream: then this is a stream made
- * here. */
+/* Returns the stream for NCCL calls that belong in `stream`, ordered after all that is in it. NCCL enqueues on its own
+ * thread, where the handle of a thread's own default stream means another stream: then this is a stream made here. */
 static tutti_status step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out) {
     *stream_out = stream;
     if ((uintptr_t)stream != TUTTI_STREAM_OF_THREAD) return TUTTI_OK;

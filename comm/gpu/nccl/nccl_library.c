@@ -17,9 +17,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 
 #define PLAIN_NAME "libnccl.so.2"
 
@@ -123,8 +121,7 @@ static bool try_file(search *s, const char *file) {
     return false;
 }
 
-/* Tries libraries that may already be loaded with NCCL: NCCL itself, and PyTorch's, which some builds link it
- * into. */
+/* Tries libraries that may already be loaded with NCCL: NCCL itself, and PyTorch's, which some builds link it into. */
 static bool try_loaded(search *s) {
     static const char *const names[] = {PLAIN_NAME, "libtorch_cuda.so"};
     for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++) {
@@ -165,8 +162,7 @@ static bool try_environment(search *s, const char *root) {
            try_place(s, "%s/lib/python3*/dist-packages/nvidia/nccl/lib/" PLAIN_NAME, root);
 }
 
-/* The folder above the folder of the program as it was called: a venv's Python is a link, which /proc/self/exe
- * resolves. */
+/* The folder above that of the program as it was called: a venv's Python is a link, which /proc/self/exe resolves. */
 static bool called_root(char root[PATH_MAX]) {
     char called[PATH_MAX];
     FILE *file = fopen("/proc/self/cmdline", "re");

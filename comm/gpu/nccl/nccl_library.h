@@ -24,8 +24,7 @@ typedef struct tutti_nccl {
 #undef TUTTI_NCCL_MEMBER
 } tutti_nccl;
 
-/* Fails with TUTTI_ERR_UNSUPPORTED; the error lists the places searched and why each library was rejected. Any
- * thread. */
+/* Fails with TUTTI_ERR_UNSUPPORTED; the error lists the places searched and why each library was rejected. */
 tutti_status tutti_nccl_open(const tutti_nccl **nccl_out);
 
 /* "2.28.9". Returns `text`. */

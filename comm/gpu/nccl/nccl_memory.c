@@ -11,8 +11,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/nccl/nccl_state.h"
 
 #define SETTLE_NS (2 * TUTTI_NS_PER_S)

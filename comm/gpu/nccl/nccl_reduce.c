@@ -24,7 +24,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/fault.h"
 #include "comm/base/op.h"
 #include "comm/base/slice.h"
 #include "comm/gpu/nccl/nccl_state.h"
@@ -113,8 +112,7 @@ static tutti_status collect(const ordered *o) {
     return tutti_nccl_finish(&batch);
 }
 
-/* This rank's input for its own part, if `dst` may be written before it is read: in place, it is copied to this
- * rank's place in `incoming`. */
+/* This rank's input for its own part; a copy in `incoming` where, in place, `dst` may be written before it is read. */
 static tutti_status keep_input(const ordered *o, const void *dst, const char **own_out) {
     const tutti_comm *comm = o->state->comm;
     const char *own = input(o, comm->rank);
@@ -249,8 +247,7 @@ static bool divides(const tutti_op *op) {
     return op->reduction == TUTTI_AVG && !find(op->type)->is_float;
 }
 
-/* Returns NCCL's operation. A pre-multiplied sum is created for this call and destroyed after its calls are
- * made. */
+/* Returns NCCL's operation. A pre-multiplied sum is created for this call and destroyed after its calls are made. */
 static tutti_nccl_op operation(tutti_nccl_batch *batch) {
     static const tutti_nccl_op simple[] = {[TUTTI_SUM] = TUTTI_NCCL_SUM,
                                            [TUTTI_PROD] = TUTTI_NCCL_PROD,

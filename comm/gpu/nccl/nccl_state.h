@@ -1,14 +1,6 @@
 /*
  * Shared by the files nccl*.c: the NCCL communicator of a communicator, and how calls on it are made.
  *
- *   nccl.c          the engine: whether all ranks have NCCL, NCCL communicators (created by all ranks, or split from
- *                   the parent's), health, abort, close
- *   nccl_ending.c   the end of NCCL communicators
- *   nccl_batch.c    NCCL calls as one group, and the wait until they are in the stream
- *   nccl_call.c     collectives that move data
- *   nccl_reduce.c   collectives that reduce: by NCCL, or moved by NCCL and reduced by our kernel in rank order
- *   nccl_memory.c   memory of ncclMemAlloc, registered at its first use
- *
  * Invariant: `handle` is used only under `lock`; after `aborted` is set there is no handle. NCCL communicators are
  * non-blocking, so calls on them hold the lock for long only where CUDA blocks them; an abort that cannot take the
  * lock waits for it on its own thread.
@@ -21,8 +13,7 @@
 #include "comm/gpu/nccl/nccl_library.h"
 #include "comm/gpu/stream.h"
 
-/* For this long, a "remote error" of NCCL may turn out to be the death of a rank, which is then reported
- * instead. */
+/* For this long, a "remote error" of NCCL may turn out to be the death of a rank, which is then reported instead. */
 #define TUTTI_NCCL_DOUBT_NS (500 * TUTTI_NS_PER_MS)
 
 #define TUTTI_NCCL_LINGER_NS (2 * TUTTI_NS_PER_S) /* for remaining work when a communicator ends */
@@ -69,8 +60,7 @@ void tutti_nccl_ending_run(tutti_nccl_ending *ending);
 tutti_nccl_ending *tutti_nccl_ending_take(tutti_nccl_state *state);
 /* Begins the abort as state->ending, unless there is no handle any more. With the lock held. */
 void tutti_nccl_ending_abort(tutti_nccl_state *state);
-/* Waits for the ending until end_ns: a program that exits now should not cut off data that peers are still to
- * receive, but nothing is worth a much longer wait. */
+/* Waits for the ending until end_ns: a program that exits now should not cut off data that peers still receive. */
 void tutti_nccl_ending_wait(const tutti_nccl_ending *ending, int64_t end_ns);
 /* For each of the two holders. */
 void tutti_nccl_ending_release(tutti_nccl_ending *ending);
@@ -97,9 +87,8 @@ void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const ch
 /* Add a transfer to the group, unless it has 0 bytes. */
 void tutti_nccl_send(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer);
 void tutti_nccl_recv(tutti_nccl_batch *batch, const void *memory, size_t bytes, int peer);
-/* Ends the group, releases the lock, and waits until the calls are in the stream: work enqueued later comes after
- * them. After an error no call gets into the stream any more: when the stream has passed what is in it, the caller may
- * free the memory. */
+/* Ends the group, releases the lock, and waits until the calls are in the stream: work enqueued later comes after them.
+ * After an error no call gets into the stream any more: once it has passed what is in it, the memory may be freed. */
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch);
 
 /* What a wait is for, for its errors. */
@@ -130,8 +119,7 @@ tutti_status tutti_nccl_reduce(tutti_nccl_state *state, const tutti_stream_call 
 /* Start and stop registering memory of tutti_nccl_allocator with this communicator. */
 void tutti_nccl_memory_enter(tutti_nccl_state *state);
 void tutti_nccl_memory_leave(tutti_nccl_state *state);
-/* Registers the block that contains `memory`, if it was allocated here. Never fails: without it NCCL is only
- * slower. */
+/* Registers the block that contains `memory`, if it was allocated here. Never fails: without it NCCL is only slower. */
 void tutti_nccl_memory_use(tutti_nccl_state *state, const void *memory);
 
 #endif

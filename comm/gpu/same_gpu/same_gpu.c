@@ -12,17 +12,13 @@
 #include <string.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
-#include "comm/base/call.h"
 #include "comm/gpu/device_memory.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/stream.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
-#include "comm/shm/retire.h"
+#include "comm/shm/segment.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: alignment of pieces, for fast reads */
@@ -194,8 +190,7 @@ static tutti_status make_scratch(tutti_same_gpu *s) {
 
 static tutti_status need_slot(tutti_same_gpu *s, tutti_same_gpu_slot *slot, size_t half_bytes);
 
-/* The result of the trial on one rank. Whether memory can be pinned and mapped is known only after trying: a
- * container may forbid it. */
+/* The result of the trial on one rank: containers may forbid to pin memory and to map it, so it is tried. */
 typedef struct verdict {
     int32_t status;
     char reason[252];
@@ -277,8 +272,7 @@ static tutti_status lease(tutti_same_gpu *s, size_t bytes, char **memory_out) {
     return TUTTI_OK;
 }
 
-/* Ensures that the slot has two halves of at least half_bytes each. A smaller slot is kept: calls in flight use it,
- * and sizes double. */
+/* Ensures two halves of half_bytes each. A smaller slot is kept: calls in flight use it, and sizes double. */
 static tutti_status need_slot(tutti_same_gpu *s, tutti_same_gpu_slot *slot, size_t half_bytes) {
     size_t bytes = LEAST_SLOT_BYTES;
     if (half_bytes <= slot->half_bytes) return TUTTI_OK;
@@ -328,8 +322,7 @@ static bool swaps_in_place(const tutti_op *op) {
     return op->kind == TUTTI_KIND_ALL_TO_ALL && op->src == op->dst;
 }
 
-/* All ranks must get the same result, so it depends only on the kind and on settings that are equal on all
- * ranks. */
+/* All ranks must get the same result, so it depends only on the kind and on settings that are equal on all ranks. */
 static size_t segment_bytes_of(const tutti_same_gpu *s, const tutti_op *op, size_t item_bytes) {
     bool list = tutti_op_is_split(op) || tutti_op_collects(op);
     size_t bytes = s->most_slot_bytes / (list ? (size_t)s->nranks : 1) / GRANULE * GRANULE;
@@ -394,9 +387,8 @@ static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gp
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, plan->stream);
 }
 
-/* Enqueues all pieces in the stream; the launcher (launch not NULL) also enqueues the kernels that serve all ranks.
- * A slot has two halves: piece k is copied in after k - 2 has been copied out, and the other ranks read k before
- * they count k + 1. */
+/* Enqueues all pieces in the stream; the launcher (launch not NULL) also the kernels that serve all ranks. A slot has
+ * two halves: piece k is copied in after k - 2 was copied out, and the others read k before they count k + 1. */
 static tutti_status put_pieces(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                                const tutti_same_gpu_post *post, tutti_same_gpu_launch *launch) {
     uint64_t pieces = launch != NULL ? tutti_same_gpu_launch_pieces(launch) : plan->pieces;

@@ -164,15 +164,12 @@ static inline size_t tutti_same_gpu_piece(size_t bytes, size_t segment_bytes, ui
     return tutti_min_size(bytes - *start_out, segment_bytes);
 }
 
-/* same_gpu_regions.c: maps the first allocation that the next rank in another process has shared; all ranks have shared
- * one before. */
+/* same_gpu_regions.c: maps the first allocation shared by the next rank in another process. */
 tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
 void tutti_same_gpu_close_imports(tutti_same_gpu *s);
-/* Adds an allocation to this rank's directory, so that peers can map it; does nothing if all ranks share a
- * process. */
+/* Adds an allocation to this rank's directory, so that peers can map it; does nothing if all ranks share a process. */
 tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes);
-/* Describes memory of this rank so that peers can find it; export_index -1: they cannot. `begin` comes first in each
- * call. */
+/* Describes memory of this rank for peers; export_index -1: they cannot map it. `begin` comes first in a call. */
 void tutti_same_gpu_describe_begin(tutti_same_gpu *s);
 tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *memory, size_t bytes);
 /* Finds the address of a region of `rank` in this process. TUTTI_ERR_DATA: the region is invalid. */
@@ -190,16 +187,14 @@ tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, tutti_same_gpu_pla
 /* Puts a mark; NULL: does nothing. */
 tutti_status tutti_same_gpu_put_mark(const tutti_same_gpu *s, tutti_same_gpu_plan *plan, tutti_stream_event *mark);
 tutti_status tutti_same_gpu_flush(const tutti_same_gpu *s, tutti_same_gpu_plan *plan);
-/* Checks if a call can be captured. TUTTI_ERR_UNSUPPORTED, on all ranks alike: it cannot, and no peer has seen the
- * call. */
+/* Checks if a call can be captured. TUTTI_ERR_UNSUPPORTED, on all ranks alike: it cannot; no peer has seen the call. */
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream);
 /* Releases all waiting streams, including those of graphs that are launched later, until some time after `leave`,
  * which is called at the end of the communicator. Takes ownership of the slots. */
 void tutti_same_gpu_release_streams(tutti_same_gpu *s);
 void tutti_same_gpu_release_leave(tutti_same_gpu *s);
 
-/* same_gpu_keep.c: resources that outlive communicators. Returns the GPU address of the counters; `owner` is the
- * process whose heap holds them. */
+/* same_gpu_keep.c: what outlives communicators. Returns the GPU address of the counters, in the heap of `owner`. */
 tutti_status tutti_same_gpu_pin(const tutti_device *device, struct tutti_peer *owner, tutti_same_gpu_counters *counters,
                                 tutti_same_gpu_counters **on_device_out);
 /* Zeroed counters in this process's heap. */

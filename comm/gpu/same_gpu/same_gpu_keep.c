@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
@@ -93,9 +92,8 @@ tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out
     return TUTTI_OK;
 }
 
-/* All ranks have left. If one of them has released its streams, it may continue to do so, and streams may still
- * count: then this function leaks the counters, which is harmless. It also leaks them if it cannot allocate the
- * list entry. */
+/* All ranks have left. If one of them has released its streams, it may continue to do so, and streams may still count:
+ * then this function leaks the counters, which is harmless. It also leaks them if it cannot allocate the list entry. */
 void tutti_same_gpu_return_counters(void *memory) {
     tutti_same_gpu_counters *counters = memory;
     if (atomic_load_explicit(&counters->released, memory_order_acquire)) return;

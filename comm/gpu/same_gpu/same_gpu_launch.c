@@ -7,8 +7,6 @@
  */
 #include <stdlib.h>
 
-#include "bootstrap/base/status.h"
-#include "comm/base/call.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 
 /* Where one rank's segments are in this process. */

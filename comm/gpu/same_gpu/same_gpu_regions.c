@@ -16,7 +16,6 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/gpu/device_memory.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/peer.h"
@@ -94,8 +93,7 @@ static int free_entry(tutti_same_gpu *s) {
     return free_index < 0 && has_room(s) ? count : free_index;
 }
 
-/* Memory that CUDA does not export (of a pool, or mapped by the driver's calls for virtual memory) is asked for
- * once. */
+/* Memory that CUDA does not export (of a pool, or of the driver's calls for virtual memory) is asked for once. */
 static bool was_refused(const tutti_same_gpu *s, uint64_t serial) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(s->refused); i++)
         if (s->refused[i] == serial) return true;
@@ -203,9 +201,8 @@ tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int 
     return TUTTI_OK;
 }
 
-/* Mappings of Tutti's blocks are kept for the next communicator. Those of CUDA's allocations are closed, since this
- * process would not learn when they are freed; but not after an abort, when closing may wait for streams that wait for
- * a peer. */
+/* Mappings of Tutti's blocks are kept for the next communicator. Those of CUDA's allocations are closed, as this
+ * process would not learn of their end; not after an abort, when closing may wait for streams that wait for a peer. */
 void tutti_same_gpu_close_imports(tutti_same_gpu *s) {
     int before = 0;
     bool closes = s->imports != NULL && s->maps && !atomic_load(&s->released) &&

@@ -17,7 +17,6 @@
 #include <string.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 
@@ -120,8 +119,7 @@ tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tut
 /* All waits end at this value; not larger, since devices compare by the sign of the difference. */
 #define RELEASED ((uint64_t)INT64_MAX)
 
-/* Streams that had already continued may count once more and so undo a release: it is repeated until they have
- * ended. */
+/* Streams that had already continued may count once more, which undoes a release: it is repeated until they end. */
 #define RELEASE_MS 10000
 
 typedef struct tutti_same_gpu_release {

@@ -21,11 +21,8 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/backoff.h"
 #include "comm/base/op.h"
-#include "comm/gpu/engines.h"
-#include "comm/gpu/pinned.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/p2p.h"
 
@@ -333,8 +330,7 @@ static int find(const staged_state *staged, uint64_t number, tutti_stream stream
     return -1;
 }
 
-/* Adds a call, the one of the pieces enqueued last. TUTTI_ERR_ARGUMENT: the stream already waits for this call, for
- * another rank of this process. */
+/* Adds the call whose piece was enqueued last. TUTTI_ERR_ARGUMENT: the stream waits for it for another rank here. */
 static tutti_status note_stream(staged_state *staged, const tutti_stream_call *call) {
     const tutti_comm *comm = staged->comm;
     if ((uintptr_t)call->stream == TUTTI_STREAM_OF_THREAD) return TUTTI_OK; /* a different stream in each thread */

@@ -1,17 +1,16 @@
 /*
- * Measures the costs of a rail. See cost.h.
+ * Measures the costs of a rail. See rail.h.
  *
  * All ranks exchange messages with neighbours at the same time, since in a collective all of them need the cores
  * and the network at once: first short messages, then long ones, whose length is derived from the time of the
  * shorter ones. The measurement takes some milliseconds. Rank 0 distributes the worst of all ranks' values.
  */
-#include "comm/net/coll/cost.h"
+#include "comm/net/coll/rail.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "kernels/reduce.h"
 
 const tutti_cost tutti_cost_ordinary = {
@@ -124,8 +123,7 @@ static double cores_per_rank(const tutti_comm *comm) {
     return comm->host_cores >= comm->host_ranks ? 1 : (double)comm->host_cores / comm->host_ranks;
 }
 
-/* Measures with short messages, and the bandwidth with messages long enough to derive the length of the longest
- * ones. */
+/* Measures with short messages; the bandwidth with longer ones, from which the longest ones' length is derived. */
 static tutti_status measure_short(const tutti_rail *rail, char *scratch, tutti_cost *cost) {
     memset(scratch, 0, TUTTI_COST_SCRATCH_BYTES);
     TUTTI_TRY(time_step(rail, scratch, &cost->latency_us));
@@ -154,8 +152,7 @@ static tutti_cost worse(const tutti_cost *one, const tutti_cost *other) {
 
 /* ------------------------------------------------------------------------------------------------------ agreeing */
 
-/* A binomial tree, up and down, since there is no table of algorithms yet. A rank's parent is its number without
- * the lowest set bit. */
+/* A binomial tree, up and down: there is no table of algorithms yet. A parent lacks its child's lowest set bit. */
 static int lowest_bit(const tutti_rail *rail) {
     int bit = 1;
     while (bit < rail->n && (rail->me & bit) == 0) bit *= 2;

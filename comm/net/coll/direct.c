@@ -55,10 +55,7 @@ tutti_status tutti_direct_move(tutti_rail_call *call) {
         add(parts, &nparts, to, true, sent_to(call, to));
         add(parts, &nparts, from, false, received_from(call, from));
     }
-    TUTTI_TRY(tutti_rail_move(call, parts, nparts, NULL));
-    if (call->watch == NULL || (call->kind == TUTTI_KIND_GATHER && me != call->root)) return TUTTI_OK;
-    for (int i = 1; i < n; i++) TUTTI_TRY(tutti_rail_log(call, tutti_rail_next(call, me, -i)));
-    return TUTTI_OK;
+    return tutti_rail_move(call, parts, nparts, NULL);
 }
 
 /* ---------------------------------------------------------------------------------------------------- all_to_all */
@@ -68,8 +65,7 @@ static tutti_rail_block piece_of(tutti_rail_block block, size_t piece_bytes, siz
     return (tutti_rail_block){.data = tutti_rail_at(block.data, piece.start), .bytes = piece.bytes};
 }
 
-/* Moves piece k of all blocks. In place, arriving data would overwrite data still to be sent, so `copies` holds the
- * latter. */
+/* Moves piece k of all blocks. In place, arriving data would overwrite data still to be sent: `copies` holds that. */
 static tutti_status move_pieces(const tutti_rail_call *call, tutti_link_part *parts, char *copies, size_t k) {
     int n = call->rail->n, me = call->rail->me, nparts = 0;
     size_t room = tutti_rail_room(tutti_min_size(call->bytes, call->piece_bytes));

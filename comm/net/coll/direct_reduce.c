@@ -36,18 +36,10 @@ static size_t share_of_piece(int n, size_t piece_bytes) {
     return tutti_max_size(share, TUTTI_CACHE_LINE);
 }
 
-static size_t scratch_bytes(int n, size_t share) {
-    size_t ranks = (size_t)n;
+size_t tutti_direct_reduce_scratch(int n, size_t bytes, size_t piece_bytes) {
+    size_t ranks = (size_t)n, share = tutti_min_size(share_of_piece(n, piece_bytes), tutti_rail_room(bytes));
     return tutti_rail_room(2 * ranks * sizeof(tutti_link_part)) + tutti_rail_room(ranks * sizeof(void *)) +
            tutti_rail_room(2 * (ranks - 1) * share) + tutti_rail_room(share);
-}
-
-size_t tutti_direct_whole_scratch(int n, size_t bytes, size_t piece_bytes) {
-    return scratch_bytes(n, tutti_min_size(share_of_piece(n, piece_bytes), tutti_rail_room(bytes)));
-}
-
-size_t tutti_direct_sliced_scratch(int n, size_t bytes, size_t piece_bytes) {
-    return tutti_direct_whole_scratch(n, bytes, piece_bytes);
 }
 
 /* `most_bytes`: the most that one rank sends to another. */

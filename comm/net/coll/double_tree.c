@@ -178,8 +178,7 @@ static void add_up(const double_tree *t, const place *p, const sums *s, size_t i
     if (nviews > 1) tutti_rail_reduce_now(&sum, sum_of(t, p, s, index), views, nviews, piece.bytes);
 }
 
-/* The way down, reversed: a rank at depth d receives piece t - (height - d) + 1 from its children, and sends the
- * piece before. */
+/* The way down, reversed: a rank at depth d receives piece t - (height - d) + 1, and sends the piece before. */
 static tutti_status gather_sum(const double_tree *t) {
     sums all[2] = {take_sums(t->call), take_sums(t->call)};
     for (size_t step = 0; step < t->npieces + t->height; step++) {

@@ -96,16 +96,13 @@ static size_t largest(const tutti_rail *rail, const tutti_rail_block *blocks, bo
 }
 
 tutti_status tutti_rail_all_gather(const tutti_rail *rail, const tutti_rail_setup *setup,
-                                   const tutti_rail_block *blocks, const tutti_rail_watch *watch) {
+                                   const tutti_rail_block *blocks) {
     size_t most = largest(rail, blocks, false);
     if (rail->n == 1) return TUTTI_OK;
+    if (most == 0) return tutti_rail_barrier(rail, setup);
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_ALL_GATHER, most);
     call.receives = blocks;
-    call.watch = watch;
-    if (most > 0) return tutti_rail_choose_and_run(setup->table, call.kind, TUTTI_RAIL_ANY_ORDER, &call);
-    TUTTI_TRY(tutti_rail_barrier(rail, setup));
-    for (int i = 1; i < rail->n; i++) TUTTI_TRY(tutti_rail_log(&call, tutti_rail_next(&call, rail->me, i)));
-    return TUTTI_OK;
+    return tutti_rail_choose_and_run(setup->table, call.kind, TUTTI_RAIL_ANY_ORDER, &call);
 }
 
 tutti_status tutti_rail_all_to_all(const tutti_rail *rail, const tutti_rail_setup *setup, const tutti_rail_block *sends,
@@ -123,13 +120,12 @@ tutti_status tutti_rail_all_to_all(const tutti_rail *rail, const tutti_rail_setu
 
 /* gather and scatter have one algorithm each: the sizes are known only to the two ends. */
 tutti_status tutti_rail_gather(const tutti_rail *rail, const tutti_rail_setup *setup, int root, tutti_rail_block own,
-                               const tutti_rail_block *blocks, const tutti_rail_watch *watch) {
+                               const tutti_rail_block *blocks) {
     if (rail->me == root) tutti_rail_copy(blocks[root].data, own.data, own.bytes);
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_GATHER, 0);
     call.root = root;
     call.own = own;
     call.receives = blocks;
-    call.watch = watch;
     return tutti_direct_move(&call);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Collectives on a rail: n ranks of different hosts, one of each host, in the order of the hosts. Built on the
- * functions of link.h; the table that selects the algorithm (rail_table.c) is filled from the cost model (cost.h).
+ * functions of link.h; the table that selects the algorithm (rail_table.c) is filled from the cost model (cost.c).
  *
  *   tutti_rail_table_fill()      once for each communicator, equal arguments on all ranks of the rail
  *   tutti_rail_scratch_bytes()   before a call: how much memory it needs
@@ -18,7 +18,6 @@
 #ifndef TUTTI_RAIL_H
 #define TUTTI_RAIL_H
 
-#include "comm/net/coll/cost.h"
 #include "comm/net/link.h"
 
 /* A vector that is reduced over the rail. */
@@ -36,12 +35,36 @@ typedef struct tutti_rail_block {
     size_t bytes;
 } tutti_rail_block;
 
-/* Called when the block of `rank` (of the rail) has arrived: in any order, once per rank, never for this rank's own
- * block. */
-typedef struct tutti_rail_watch {
-    tutti_status (*arrived)(void *context, int rank);
-    void *context;
-} tutti_rail_watch;
+/* ------------------------------------------------------------------------------------------------- the costs
+ * Numbers from which the time of an algorithm is predicted. All ranks measure them at the same time by a few exchanges
+ * when a communicator is made, and the worst values count: rank 0 of the rail sends them to the others, so that all
+ * ranks choose alike.
+ */
+
+typedef struct tutti_cost {
+    double latency_us;    /* of a step: a short message to one rank while one arrives from another */
+    double message_us;    /* cost of each further message at the same time */
+    double bandwidth_gbs; /* of a link, in each direction, while both directions are in use (1e9 bytes per second) */
+    double reduce_gbs;    /* input that one rank reduces */
+    double cores;         /* cores per rank on the host with the fewest; at most 1 */
+} tutti_cost;
+
+/* Values of an ordinary network, used if nothing was measured. */
+extern const tutti_cost tutti_cost_ordinary;
+
+/* Scratch bytes for tutti_cost_agree. */
+#define TUTTI_COST_SCRATCH_BYTES ((size_t)4 << 20)
+
+/* Measures the costs of the rail; the result is equal on all ranks. Collective over the rail. */
+tutti_status tutti_cost_agree(const tutti_rail *rail, char *scratch, tutti_cost *cost_out);
+
+/* Microseconds of `steps` steps in which this rank sends `messages` of `bytes` in total and receives as much. */
+static inline double tutti_cost_of_moving(const tutti_cost *cost, double steps, double messages, double bytes) {
+    return steps * cost->latency_us + (messages - steps) * cost->message_us + bytes / (cost->bandwidth_gbs * 1e3);
+}
+static inline double tutti_cost_of_reducing(const tutti_cost *cost, double bytes) {
+    return bytes / (cost->reduce_gbs * 1e3);
+}
 
 /* ------------------------------------------------------------------------------------------------ the table */
 
@@ -122,20 +145,18 @@ tutti_status tutti_rail_reduce(const tutti_rail *rail, const tutti_rail_setup *s
 tutti_status tutti_rail_reduce_scatter(const tutti_rail *rail, const tutti_rail_setup *setup, const void *const *srcs,
                                        const size_t *counts, const tutti_rail_vector *vector);
 
-/* blocks[i] of rank i is copied to blocks[i] of every rank; blocks[me] is in place already. Sizes may differ
- * between blocks, but are equal on every rank. watch may be NULL. */
+/* blocks[i] of rank i is copied to blocks[i] of every rank; blocks[me] is in place. Sizes are equal on every rank. */
 tutti_status tutti_rail_all_gather(const tutti_rail *rail, const tutti_rail_setup *setup,
-                                   const tutti_rail_block *blocks, const tutti_rail_watch *watch);
+                                   const tutti_rail_block *blocks);
 
 /* sends[i] is sent to rank i's receives[me]; sends[me] is copied. `uniform`: all blocks of all ranks have the same
  * size. In place: sends[i].data == receives[i].data for all i. */
 tutti_status tutti_rail_all_to_all(const tutti_rail *rail, const tutti_rail_setup *setup, const tutti_rail_block *sends,
                                    const tutti_rail_block *receives, bool uniform);
 
-/* Each rank's own is sent to root's blocks[rank]; n blocks, used on root only. Root's own is copied if the two
- * differ. */
+/* Each rank's own is sent to root's blocks[rank]; n blocks, used on root only. Root's own is copied if it differs. */
 tutti_status tutti_rail_gather(const tutti_rail *rail, const tutti_rail_setup *setup, int root, tutti_rail_block own,
-                               const tutti_rail_block *blocks, const tutti_rail_watch *watch);
+                               const tutti_rail_block *blocks);
 /* Root's blocks[rank] is sent to each rank's own. */
 tutti_status tutti_rail_scatter(const tutti_rail *rail, const tutti_rail_setup *setup, int root, tutti_rail_block own,
                                 const tutti_rail_block *blocks);

@@ -18,11 +18,6 @@ void *tutti_rail_take(tutti_rail_call *call, size_t bytes) {
     return memory;
 }
 
-tutti_status tutti_rail_log(const tutti_rail_call *call, int rank) {
-    if (call->watch == NULL) return TUTTI_OK;
-    return call->watch->arrived(call->watch->context, rank);
-}
-
 tutti_rail_piece tutti_rail_slice(const tutti_rail_call *call, int rank) {
     size_t item_bytes = tutti_type_bytes(call->vector.type);
     tutti_slice slice = tutti_slice_of(call->vector.count, item_bytes, call->rail->n, rank);
@@ -67,8 +62,7 @@ static const void *add_two(const summing *s, const void *left, const void *right
     return dst;
 }
 
-/* The sum of `count` members, in sums[level]; for one member, possibly its input in place. Overwrites the levels
- * from `level` on. */
+/* The sum of `count` members, in sums[level], or of one in place. Overwrites the levels from `level` on. */
 static const void *sum_members(const summing *s, int first, int count, int level) {
     if (count > 1) {
         const void *left = sum_members(s, first, count / 2, level);

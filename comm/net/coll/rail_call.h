@@ -17,7 +17,6 @@ typedef struct tutti_rail_call {
     const tutti_rail_block *sends;    /* all_to_all, scatter */
     const tutti_rail_block *receives; /* all_to_all, gather; all_gather: all blocks; broadcast: one block */
     tutti_rail_block own;             /* gather, scatter */
-    const tutti_rail_watch *watch;    /* may be NULL */
     size_t bytes;                     /* the size by which the algorithm was chosen; equal on all ranks */
     size_t piece_bytes;               /* for pipelined algorithms; a multiple of the cache line */
     char *scratch;                    /* the rest of it */
@@ -28,8 +27,7 @@ typedef struct tutti_rail_call {
 static inline size_t tutti_rail_room(size_t bytes) {
     return tutti_align_up(bytes, TUTTI_CACHE_LINE);
 }
-/* Takes memory from the call's scratch, aligned to a cache line. There is enough, since the algorithm declared its
- * need. */
+/* Takes memory from the call's scratch, aligned to a cache line. The algorithm has declared it, so there is enough. */
 void *tutti_rail_take(tutti_rail_call *call, size_t bytes);
 
 /* The rank `steps` after `rank` in the ring of ranks; negative: before it. */
@@ -37,9 +35,6 @@ static inline int tutti_rail_next(const tutti_rail_call *call, int rank, int ste
     int n = call->rail->n;
     return ((rank + steps) % n + n) % n;
 }
-
-/* Reports to the caller that the block of `rank` has arrived. */
-tutti_status tutti_rail_log(const tutti_rail_call *call, int rank);
 
 static inline size_t tutti_rail_pieces(size_t bytes, size_t piece_bytes) {
     return (bytes + piece_bytes - 1) / piece_bytes;
@@ -119,8 +114,7 @@ tutti_status tutti_direct_sliced(tutti_rail_call *call); /* all_reduce, reduce, 
 tutti_status tutti_direct_move(tutti_rail_call *call);   /* all_gather, gather, scatter */
 tutti_status tutti_direct_all_to_all(tutti_rail_call *call);
 tutti_status tutti_direct_broadcast(tutti_rail_call *call);
-size_t tutti_direct_whole_scratch(int n, size_t bytes, size_t piece_bytes);
-size_t tutti_direct_sliced_scratch(int n, size_t bytes, size_t piece_bytes);
+size_t tutti_direct_reduce_scratch(int n, size_t bytes, size_t piece_bytes); /* whole, sliced */
 size_t tutti_direct_move_scratch(int n, size_t bytes, size_t piece_bytes);
 size_t tutti_direct_all_to_all_scratch(int n, size_t bytes, size_t piece_bytes);
 

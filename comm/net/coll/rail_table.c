@@ -53,6 +53,7 @@ static double predict_dissemination(const question *q) {
     return moving(q, q->log_n, q->log_n, q->log_n);
 }
 
+/* Also of sliced reduce_scatter, where `bytes` is the size of a segment. */
 static double predict_whole(const question *q) {
     double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
     return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
@@ -61,12 +62,6 @@ static double predict_whole(const question *q) {
 static double predict_sliced(const question *q) {
     double others = q->n - 1, slice = q->bytes / q->n, steps = 2 * pieces(slice * others, q->piece_bytes);
     return moving(q, steps, steps * others, 2 * others * slice) + reducing(q, q->bytes);
-}
-
-/* Here `bytes` is the size of a segment. */
-static double predict_scattered(const question *q) {
-    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
-    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
 }
 
 static double predict_ring_all_reduce(const question *q) {
@@ -166,19 +161,19 @@ static const row rows[] = {
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
      .order = TUTTI_RAIL_ALL_TOGETHER,
      .predict_us = predict_whole,
-     .scratch = tutti_direct_whole_scratch,
+     .scratch = tutti_direct_reduce_scratch,
      .run = tutti_direct_whole},
     {.name = "direct",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
      .order = TUTTI_RAIL_ALL_TOGETHER,
      .predict_us = predict_sliced,
-     .scratch = tutti_direct_sliced_scratch,
+     .scratch = tutti_direct_reduce_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(REDUCE_SCATTER),
      .order = TUTTI_RAIL_ALL_TOGETHER,
-     .predict_us = predict_scattered,
-     .scratch = tutti_direct_sliced_scratch,
+     .predict_us = predict_whole,
+     .scratch = tutti_direct_reduce_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER),
@@ -364,8 +359,7 @@ static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t
     return &rows[table->rows[order][kind][class_of(bytes)]];
 }
 
-/* The maximum over all rows for up to that size: the scratch for the longest of several calls is enough for the
- * others. */
+/* The maximum over all rows up to that size: the scratch of the longest of several calls is enough for the others. */
 static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
     int size_class = class_of(bytes);
     return tutti_max_size(table->scratch_below[kind][size_class], scratch_of_class(table, kind, size_class, bytes));

@@ -44,8 +44,7 @@ static int rank_of(const team *t, int member) {
     return tutti_rail_rank_of(t->pairs, member);
 }
 
-/* Before and after the steps, for ranks that sit out and their partners. acc receives the initial vector of a
- * member. */
+/* Before and after the steps, for ranks that sit out and their partners. acc gets the initial vector of a member. */
 static tutti_status take_in(const tutti_rail_call *call, const team *t, void *acc) {
     const tutti_rail_vector *v = &call->vector;
     if (t->me < 0) return tutti_link_send(call->rail, t->partner, v->src, call->bytes);
@@ -88,22 +87,16 @@ tutti_status tutti_doubling_all_reduce(tutti_rail_call *call) {
 
 /* -------------------------------------------------------------------------------------------------------- halving */
 
-typedef struct run_of_slices {
-    char *data;
-    size_t bytes;
-} run_of_slices;
-
 /* Slices [first, first + count) of the team's n. */
-static run_of_slices slices(const tutti_rail_call *call, const team *t, int first, int count) {
+static tutti_rail_block slices(const tutti_rail_call *call, const team *t, int first, int count) {
     size_t item_bytes = tutti_type_bytes(call->vector.type);
     tutti_slice from = tutti_slice_of(call->vector.count, item_bytes, t->n, first);
     tutti_slice to = tutti_slice_of(call->vector.count, item_bytes, t->n, first + count - 1);
-    return (run_of_slices){.data = tutti_rail_at(call->vector.dst, from.start * item_bytes),
-                           .bytes = (to.start + to.count - from.start) * item_bytes};
+    return (tutti_rail_block){.data = tutti_rail_at(call->vector.dst, from.start * item_bytes),
+                              .bytes = (to.start + to.count - from.start) * item_bytes};
 }
 
-/* The first of the `count` slices that this rank keeps once runs are that short: the bits of `me`, the lowest
- * first, select which half it keeps. */
+/* The first of the `count` slices that this rank keeps in runs of that length: the bits of `me`, lowest first. */
 static int first_kept(const team *t, int count) {
     int first = 0;
     for (int distance = 1, half = t->n / 2; half >= count; distance *= 2, half /= 2)
@@ -115,7 +108,7 @@ static int first_kept(const team *t, int count) {
 static tutti_status halve(const tutti_rail_call *call, const team *t) {
     for (int distance = 1, count = t->n / 2; distance < t->n; distance *= 2, count /= 2) {
         int peer = rank_of(t, t->me ^ distance), first = first_kept(t, count);
-        run_of_slices kept = slices(call, t, first, count), sent = slices(call, t, first ^ count, count);
+        tutti_rail_block kept = slices(call, t, first, count), sent = slices(call, t, first ^ count, count);
         TUTTI_TRY(tutti_link_exchange_reduce(call->rail, peer, sent.data, sent.bytes, peer, kept.data,
                                              kept.bytes / tutti_type_bytes(call->vector.type),
                                              tutti_rail_fold_of(&call->vector)));
@@ -126,7 +119,7 @@ static tutti_status halve(const tutti_rail_call *call, const team *t) {
 static tutti_status collect(const tutti_rail_call *call, const team *t) {
     for (int distance = t->n / 2, count = 1; distance > 0; distance /= 2, count *= 2) {
         int peer = rank_of(t, t->me ^ distance), first = first_kept(t, count);
-        run_of_slices kept = slices(call, t, first, count), other = slices(call, t, first ^ count, count);
+        tutti_rail_block kept = slices(call, t, first, count), other = slices(call, t, first ^ count, count);
         TUTTI_TRY(tutti_link_exchange(call->rail, peer, kept.data, kept.bytes, peer, other.data, other.bytes));
     }
     return TUTTI_OK;
@@ -137,7 +130,7 @@ tutti_status tutti_doubling_halving(tutti_rail_call *call) {
     TUTTI_TRY(take_in(call, &t, call->vector.dst));
     if (t.me >= 0) {
         TUTTI_TRY(halve(call, &t));
-        run_of_slices own = slices(call, &t, first_kept(&t, 1), 1);
+        tutti_rail_block own = slices(call, &t, first_kept(&t, 1), 1);
         tutti_rail_divide(&call->vector, own.data, own.bytes);
         TUTTI_TRY(collect(call, &t));
     }

@@ -35,15 +35,13 @@ tutti_status tutti_ring_all_gather(tutti_rail_call *call) {
         int sent = tutti_rail_next(call, rail->me, -s), received = tutti_rail_next(call, rail->me, -s - 1);
         const tutti_rail_block *out = &call->receives[sent], *in = &call->receives[received];
         TUTTI_TRY(tutti_link_exchange(rail, next(call), out->data, out->bytes, before(call), in->data, in->bytes));
-        TUTTI_TRY(tutti_rail_log(call, received));
     }
     return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------ reduce_scatter */
 
-/* One step: sends `sent` to the next rank; adds the partial sum of the rank before to acc, which holds this rank's
- * input. */
+/* One step: sends `sent` to the next rank; adds the partial sum of the rank before to acc, this rank's input. */
 static tutti_status pass_sum(const tutti_rail_call *call, tutti_rail_block sent, tutti_rail_block acc) {
     size_t item_bytes = tutti_type_bytes(call->vector.type);
     return tutti_link_exchange_reduce(call->rail, next(call), sent.data, sent.bytes, before(call), acc.data,

@@ -22,7 +22,6 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/slice.h"
 #include "comm/queue/queue.h"
 
@@ -95,8 +94,7 @@ static size_t offset_of(const tutti_pieces *pieces, size_t k) {
     return k * d->piece_count * tutti_type_bytes(pieces->op->type);
 }
 
-/* Where piece k of the data that crosses the network, or of the result, is on this rank; NULL: this rank has
- * neither. */
+/* Where piece k of the data that crosses the network, or of the result, is on this rank; NULL: it has neither. */
 static char *place_of(const tutti_pieces *pieces, size_t k) {
     const by_leaders *d = pieces->context;
     if (d->dst != NULL) return d->dst + offset_of(pieces, k);

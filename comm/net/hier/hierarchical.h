@@ -15,8 +15,7 @@
 
 /* Runs an operation of any kind on a communicator over several hosts. */
 tutti_status tutti_hierarchical(tutti_comm *comm, const tutti_op *op);
-/* Fills the table of a communicator made from another one, whose measured costs it reuses; otherwise the first
- * operation measures. */
+/* Fills the table of a communicator made from another one, by its measured costs; else the first call measures. */
 tutti_status tutti_hierarchical_inherit(tutti_comm *comm, const tutti_comm *parent);
 
 /* hierarchical_copy.c: all_gather and its v-variant. */
@@ -59,9 +58,8 @@ struct tutti_pieces {
 tutti_status tutti_pieces_run(tutti_pieces *pieces);
 /* For before and after: starts a part on this host's communicator. The arrays of part may be reused at once. */
 tutti_status tutti_pieces_start(tutti_pieces *pieces, tutti_op part);
-/* The piece size for a call of that kind on a rail of `bytes`, as in tutti_rail_scratch_bytes, if `nrails` rails
- * share the network and the ranks of a host share `host_bytes`. The arguments are equal on all ranks, and so is the
- * result: a multiple of the cache line. */
+/* The piece size for a call of that kind on a rail of `bytes` (tutti_rail_scratch_bytes), if `nrails` rails share the
+ * network and the ranks of a host share `host_bytes`. Equal on all ranks, and a multiple of the cache line. */
 size_t tutti_hierarchical_piece_bytes(const tutti_comm *comm, tutti_kind kind, int nrails, size_t bytes,
                                       size_t host_bytes);
 /* Number of pieces; at least one. */

@@ -12,7 +12,6 @@
  */
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/hier/hierarchical.h"
 
 #define COPIES 6 /* of all blocks; read and written in a cache */
@@ -119,7 +118,7 @@ static tutti_status gather_piece(tutti_pieces *pieces, size_t k) {
         block = cut(block, window_of(g, k));
         g->blocks[host] = (tutti_rail_block){.data = (void *)(uintptr_t)block.data, .bytes = block.bytes};
     }
-    return tutti_rail_all_gather(&g->rail, &g->setup, g->blocks, /* watch */ NULL);
+    return tutti_rail_all_gather(&g->rail, &g->setup, g->blocks);
 }
 
 static tutti_status hand_round(tutti_pieces *pieces, size_t k) {
@@ -328,7 +327,7 @@ static tutti_status gather(rooted *x, int root) {
                      .dst = x->own.data,
                      .count = x->op->count};
     TUTTI_TRY(tutti_hierarchical_local(x->comm, x->op, part));
-    if (is_leader(x)) TUTTI_TRY(tutti_rail_gather(&x->rail, &x->setup, root, x->own, x->blocks, /* watch */ NULL));
+    if (is_leader(x)) TUTTI_TRY(tutti_rail_gather(&x->rail, &x->setup, root, x->own, x->blocks));
     copy_all(x, /* unpacks */ true);
     return TUTTI_OK;
 }
@@ -365,20 +364,30 @@ static bool receives_from(const tutti_comm *comm, const tutti_op *op, int other)
     return tutti_op_has_output(op, comm->rank) && (!tutti_op_has_source(op) || other == op->root);
 }
 
+/* The block that this rank sends to the other rank, or receives from it; 0 bytes if there is none. */
+static tutti_rail_block outgoing(const tutti_comm *comm, const tutti_op *op, int other) {
+    tutti_span span = sends_to(comm, op, other) ? tutti_op_input(comm, op, other) : (tutti_span){0};
+    return (tutti_rail_block){.data = (void *)(uintptr_t)span.data, .bytes = span.bytes}; /* only read */
+}
+
+static tutti_rail_block incoming(const tutti_comm *comm, const tutti_op *op, int other) {
+    tutti_span span = receives_from(comm, op, other) ? tutti_op_output(comm, op, other) : (tutti_span){0};
+    return (tutti_rail_block){.data = (void *)(uintptr_t)span.data, .bytes = span.bytes};
+}
+
 static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
     tutti_hosts *hosts = comm->net.hosts;
     int nparts = 0;
     for (int i = 1; i < comm->nranks; i++) {
         int to = (comm->rank + i) % comm->nranks, from = (comm->rank + comm->nranks - i) % comm->nranks;
         if (hosts->host_of[to] != hosts->host && sends_to(comm, op, to)) {
-            tutti_span input = tutti_op_input(comm, op, to);
-            hosts->parts[nparts++] = (tutti_link_part){
-                .rank = to, .sends = true, .data = (void *)(uintptr_t)input.data, .bytes = input.bytes};
+            tutti_rail_block sent = outgoing(comm, op, to);
+            hosts->parts[nparts++] =
+                (tutti_link_part){.rank = to, .sends = true, .data = sent.data, .bytes = sent.bytes};
         }
         if (hosts->host_of[from] != hosts->host && receives_from(comm, op, from)) {
-            tutti_span output = tutti_op_output(comm, op, from);
-            hosts->parts[nparts++] =
-                (tutti_link_part){.rank = from, .data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
+            tutti_rail_block received = incoming(comm, op, from);
+            hosts->parts[nparts++] = (tutti_link_part){.rank = from, .data = received.data, .bytes = received.bytes};
         }
     }
     tutti_rail all = everyone(comm, op);
@@ -393,11 +402,9 @@ static tutti_status move_near(tutti_comm *comm, const tutti_op *op) {
     size_t item_bytes = tutti_type_bytes(op->type);
     size_t *src_counts = hosts->counts, *dst_counts = hosts->counts + local->nranks;
     for (int i = 0; i < host->nranks; i++) {
-        tutti_span input = {0}, output = {0};
-        if (sends_to(comm, op, host->ranks[i])) input = tutti_op_input(comm, op, host->ranks[i]);
-        if (receives_from(comm, op, host->ranks[i])) output = tutti_op_output(comm, op, host->ranks[i]);
+        tutti_rail_block input = outgoing(comm, op, host->ranks[i]), output = incoming(comm, op, host->ranks[i]);
         hosts->srcs[i] = input.data;
-        hosts->dsts[i] = (void *)(uintptr_t)output.data;
+        hosts->dsts[i] = output.data;
         src_counts[i] = input.bytes / item_bytes;
         dst_counts[i] = output.bytes / item_bytes;
     }
@@ -425,31 +432,27 @@ static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
     tutti_rail rail = tutti_hierarchical_rail(comm, op);
     tutti_rail_setup setup;
     size_t n = (size_t)comm->nranks, longest = 0;
-    tutti_rail_block *sends, *receives, own_in = {0}, own_out = {0};
+    tutti_rail_block *sends, *receives;
     for (int rank = 0; rank < comm->nranks; rank++) {
-        if (sends_to(comm, op, rank)) longest = tutti_max_size(longest, tutti_op_input(comm, op, rank).bytes);
-        if (receives_from(comm, op, rank)) longest = tutti_max_size(longest, tutti_op_output(comm, op, rank).bytes);
+        longest = tutti_max_size(longest, outgoing(comm, op, rank).bytes);
+        longest = tutti_max_size(longest, incoming(comm, op, rank).bytes);
     }
-    bool uniform = op->kind == TUTTI_KIND_ALL_TO_ALL, gathers = tutti_op_has_sink(op),
-         scatters = tutti_op_has_source(op);
-    tutti_kind kind = gathers ? TUTTI_KIND_GATHER : scatters ? TUTTI_KIND_SCATTER : TUTTI_KIND_ALL_TO_ALL;
+    bool uniform = op->kind == TUTTI_KIND_ALL_TO_ALL;
+    tutti_kind kind = tutti_op_has_sink(op)     ? TUTTI_KIND_GATHER
+                      : tutti_op_has_source(op) ? TUTTI_KIND_SCATTER
+                                                : TUTTI_KIND_ALL_TO_ALL;
     char *blocks;
     TUTTI_TRY(tutti_hierarchical_setup(comm, kind, longest, 2 * n * sizeof *sends, &setup, &blocks));
     sends = (tutti_rail_block *)(void *)blocks;
     receives = sends + n;
     for (int host = 0; host < rail.n; host++) {
-        tutti_span input = {0}, output = {0};
-        if (sends_to(comm, op, rail.ranks[host])) input = tutti_op_input(comm, op, rail.ranks[host]);
-        if (receives_from(comm, op, rail.ranks[host])) output = tutti_op_output(comm, op, rail.ranks[host]);
-        sends[host] = (tutti_rail_block){.data = (void *)(uintptr_t)input.data, .bytes = input.bytes};
-        receives[host] = (tutti_rail_block){.data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
+        sends[host] = outgoing(comm, op, rail.ranks[host]);
+        receives[host] = incoming(comm, op, rail.ranks[host]);
     }
     if (kind == TUTTI_KIND_ALL_TO_ALL) return tutti_rail_all_to_all(&rail, &setup, sends, receives, uniform);
     int root = comm->net.hosts->host_of[op->root];
-    own_in = sends[root];
-    own_out = receives[root];
-    if (gathers) return tutti_rail_gather(&rail, &setup, root, own_in, receives, /* watch */ NULL);
-    return tutti_rail_scatter(&rail, &setup, root, own_out, sends);
+    if (kind == TUTTI_KIND_GATHER) return tutti_rail_gather(&rail, &setup, root, sends[root], receives);
+    return tutti_rail_scatter(&rail, &setup, root, receives[root], sends);
 }
 
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op) {

@@ -14,7 +14,6 @@
  */
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/hier/hierarchical.h"
 #include "comm/queue/queue.h"
 

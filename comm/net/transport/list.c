@@ -6,17 +6,10 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
 
 const tutti_transport *const tutti_transports[] = {&tutti_verbs_transport, &tutti_tcp_transport, &tutti_ucx_transport,
                                                    &tutti_tls_transport, NULL};
-
-const tutti_transport *tutti_transport_named(const char *name) {
-    for (int i = 0; tutti_transports[i] != NULL; i++)
-        if (strcmp(tutti_transports[i]->name, name) == 0) return tutti_transports[i];
-    return NULL;
-}
 
 static bool must_encrypt(void) {
     return tutti_setting_int(TUTTI_SETTING_ENCRYPT) != 0;
@@ -106,4 +99,29 @@ int tutti_transport_common(uint32_t one, uint32_t other) {
     for (int i = 0; tutti_transports[i] != NULL; i++)
         if ((one & other) >> i & 1) return i;
     return -1;
+}
+
+/* ------------------------------------------------------------------------------------------------- only by RDMA */
+
+uint32_t tutti_verbs_only_bit(void) {
+    for (int i = 0; tutti_transports[i] != NULL; i++)
+        if (tutti_transport_can(tutti_transports[i], TUTTI_TRANSPORT_VERBS)) return UINT32_C(1) << i;
+    return 0;
+}
+
+static bool is_set(const tutti_peer *peer) {
+    return peer != NULL && atomic_load_explicit(&peer->verbs_only, memory_order_acquire);
+}
+
+uint32_t tutti_verbs_only_mask(const tutti_peer *peer) {
+    return is_set(peer) ? tutti_verbs_only_bit() : UINT32_MAX;
+}
+
+tutti_status tutti_verbs_only_admit(const tutti_peer *peer, tutti_pipe *pipe) {
+    if (!is_set(peer) || tutti_transport_can(pipe->transport, TUTTI_TRANSPORT_VERBS)) return TUTTI_OK;
+    tutti_status status =
+        tutti_fail(TUTTI_ERR_UNSUPPORTED, "only %s reaches host %s, but tutti_comm_init_rdma allows only RDMA: %s",
+                   pipe->transport->name, peer->host, pipe->error);
+    pipe->transport->close(pipe);
+    return status;
 }

@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/socket.h"
 
@@ -111,8 +110,7 @@ static size_t front(const multi_socket *b, const lanes_way *way) {
     return (size_t)(front - way->start);
 }
 
-/* Updates the fronts of both transfers. A failed lane reports nothing any more, but bytes already counted have
- * moved. */
+/* Updates the fronts of both transfers. A failed lane reports nothing more, but bytes already counted have moved. */
 static void count_fronts(multi_socket *b) {
     size_t sent = front(b, &b->out), received = front(b, &b->in);
     if (sent > b->pipe.sent) b->pipe.sent = sent;
@@ -121,8 +119,7 @@ static void count_fronts(multi_socket *b) {
 
 /* ------------------------------------------------------------------------------------ failing, sleeping, ending */
 
-/* With see_off, waits for sent bytes on all lanes, in effect at once; but not again for each lane of a peer that
- * accepts nothing. */
+/* With see_off, waits for sent bytes on all lanes; but not again for each lane of a peer that accepts nothing. */
 static void close_lanes(multi_socket *b, bool see_off) {
     int64_t start_ns = tutti_now_ns();
     for (int i = 0; i < b->nlanes; i++) {
@@ -165,8 +162,7 @@ typedef struct wish {
     short events;
 } wish;
 
-/* Lists the events that each busy lane waits for. Returns the number of these lanes; -1: one of them cannot be
- * slept on. */
+/* Lists the events that each busy lane waits for. Returns the number of these lanes; -1: one cannot be slept on. */
 static int list_wishes(const multi_socket *b, wish wishes[TUTTI_LANES_MOST], wish *last_out) {
     int count = 0;
     uint32_t lanes = busy(b, &b->in) | busy(b, &b->out);

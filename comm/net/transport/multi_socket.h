@@ -26,9 +26,8 @@
 /* Number of connections for a pipe of that transport; 1 for transports that do not use sockets. */
 uint32_t tutti_multi_socket_lanes(const tutti_transport *transport);
 
-/* Turns nlanes proved connections into a pipe, in the order of their lanes, which is the same on both sides. With
- * one connection this is the transport's own pipe. Otherwise as `open` of a transport: takes over all sockets, also
- * on failure. */
+/* Turns nlanes proved connections into a pipe, in the order of their lanes, the same on both sides. With one connection
+ * this is the transport's own pipe. Otherwise as `open` of a transport: takes over all sockets in any case. */
 tutti_status tutti_multi_socket_open(const tutti_transport *transport, const tutti_connection *connections, int nlanes,
                                      tutti_deadline *deadline, tutti_pipe **pipe_out);
 

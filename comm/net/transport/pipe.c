@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
 
 tutti_status tutti_pipe_fail(tutti_pipe *pipe, tutti_status status, const char *format, ...) {

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 
 #define MOST_LINGER_NS INT64_C(2000000000)
@@ -112,8 +111,7 @@ tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives) 
 
 /* ------------------------------------------------------------------------------------------------ ending */
 
-/* The other side's kernel has reset the connection. Neither recv nor SIOCOUTQ reports that after the other side's
- * end has been read. */
+/* The other side's kernel has reset the connection: not reported by recv and SIOCOUTQ after its end was read. */
 static bool is_reset(int socket) {
     struct tcp_info info;
     socklen_t bytes = sizeof info;

@@ -28,8 +28,7 @@ size_t tutti_socket_parts_set(tutti_socket_parts *parts, const struct iovec *giv
 /* Drops `bytes` bytes that have been sent. */
 void tutti_socket_parts_drop(tutti_socket_parts *parts, size_t bytes);
 
-/* Sets timeouts, probes and congestion control from the settings on a TCP connection; leaves other sockets
- * unchanged. */
+/* Sets timeouts, probes and congestion control from the settings on a TCP connection; leaves other sockets alone. */
 tutti_status tutti_socket_tune(int socket);
 /* Which of the two limits applies to this connection. */
 size_t tutti_socket_call_bytes(int socket);
@@ -37,12 +36,10 @@ size_t tutti_socket_call_bytes(int socket);
 bool tutti_socket_is_passing(int error);
 /* Marks the pipe as failed, with the meaning of its socket's error. */
 tutti_status tutti_socket_fail(tutti_pipe *pipe, int error);
-/* Nothing can be sent any more. Fails the pipe only if the caller had no receive under way (`receives`, as it was
- * before this call received), since bytes that the other side sent last may still arrive. Never fails a lane: its
- * multi-socket pipe does. */
+/* Nothing can be sent any more. Fails the pipe only if no receive was under way before this call (`receives`), since
+ * bytes that the other side sent last may still arrive. Never fails a lane: its multi-socket pipe does. */
 tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives);
-/* Ends the connection. With see_off it first waits for sent bytes to arrive, as long as they move or might move
- * soon. */
+/* Ends the connection. With see_off it first waits for sent bytes to arrive, while they move or might move soon. */
 void tutti_socket_close(int socket, bool see_off);
 
 /* For tutti-info: the congestion control in use, and the number of sockets per peer. */

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/socket.h"
 

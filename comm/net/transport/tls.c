@@ -21,7 +21,6 @@
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/socket.h"
 #include "comm/net/transport/tls.h"
@@ -45,10 +44,8 @@ typedef struct tls_pipe {
 static const tutti_tls_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
 
 static tutti_status open_module(void) {
-    static const char left_out[] = TUTTI_TLS_LEFT_OUT; /* why this build lacks the module; "": it has it */
     const tutti_module_calls *calls;
-    if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
-    tutti_status status = tutti_module_open("tls", &calls);
+    tutti_status status = tutti_module_open("tls", TUTTI_TLS_LEFT_OUT, &calls);
     if (status == TUTTI_OK) status = ((const tutti_tls_module *)calls)->check();
     if (status != TUTTI_OK) return tutti_fail_context(status, "it needs OpenSSL 3 (Debian: libssl3)");
     atomic_store_explicit(&module, (const tutti_tls_module *)calls, memory_order_release);
@@ -104,8 +101,7 @@ static void gather(tls_pipe *tls, size_t most) {
     }
 }
 
-/* The bytes of the next record: from one part, if that fills the record or is the last, otherwise packed in
- * `stage`. */
+/* The bytes of the next record: from one part, if that fills the record or is the last, otherwise packed in `stage`. */
 static const void *next_record(tls_pipe *tls, size_t *bytes_out) {
     const tutti_socket_parts *parts = &tls->parts;
     const struct iovec *first = &parts->all[parts->first];

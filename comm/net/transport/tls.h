@@ -25,8 +25,7 @@ typedef struct tutti_tls_module {
     /* Runs the handshake until the deadline, over a blocking socket, which it does not take over.
      * TUTTI_ERR_REFUSED: the other side does not know the connection's key, or the bytes were changed on the way. */
     tutti_status (*open)(const tutti_connection *connection, tutti_deadline *deadline, tutti_tls_session **session_out);
-    /* Sends one record of these bytes, 1 to TUTTI_TLS_RECORD_BYTES of them. False: not yet; the next call must then
-     * pass the same bytes again, at any address. */
+    /* Sends one record of these bytes, 1 to TUTTI_TLS_RECORD_BYTES. False: not yet; pass the same bytes again. */
     bool (*write)(tutti_tls_session *session, const void *data, size_t bytes);
     /* Receives available bytes of at most one record; *got_out is 0 where there are none yet, or none any more (see
      * above). TUTTI_ERR_DATA: the received bytes are not those that were sent; it returns none of them. */

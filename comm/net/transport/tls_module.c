@@ -298,9 +298,6 @@ static const char *version(void) {
     return OpenSSL_version(OPENSSL_VERSION);
 }
 
-__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
-                                                                       const tutti_module_calls **calls_out);
-
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static const tutti_tls_module module = {.head.version = TUTTI_MODULE_VERSION,
                                             .check = check,

@@ -22,6 +22,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "comm/shm/peer.h"
 
 typedef struct tutti_transport tutti_transport;
 
@@ -45,13 +46,11 @@ typedef struct tutti_pipe {
     /* send and recv may be called while a transfer is under way, with the same number of bytes: bytes that have not
      * moved yet are read from, or written to, the new buffer, and the former buffer is free when the call returns. */
     bool movable;
-    /* A lane of a multi-socket pipe (multi_socket.h). That pipe decides what a failed send means: the lane only sets
-     * send_error. */
+    /* A lane of a multi-socket pipe, which decides what a failed send means: the lane only sets send_error. */
     bool lane;
     int send_error;      /* of a lane: errno after which it can only receive; 0: none */
     tutti_status status; /* TUTTI_OK, or why the pipe has failed */
-    /* The message of that status. With TUTTI_OK: why the pipe does not use a better transport, "" where none was
-     * tried (async_connect.c). */
+    /* The message of that status. With TUTTI_OK: why the pipe uses no better transport, "" where none was tried. */
     char error[256];
 } tutti_pipe;
 
@@ -84,8 +83,7 @@ struct tutti_transport {
     tutti_status (*recv)(tutti_pipe *pipe, void *dst, size_t bytes);
     /* Moves what can move now. */
     tutti_status (*progress)(tutti_pipe *pipe);
-    /* A descriptor to poll(2) for events_out when nothing has moved for a while; -1: there is none, the caller must
-     * call progress() again soon. */
+    /* A descriptor to poll(2) for events_out when nothing has moved for a while; -1: none, call progress() soon. */
     int (*sleep_on)(tutti_pipe *pipe, short *events_out);
     /* Ends both transfers: no byte of a buffer is read or written after it returns. If it interrupts a transfer
      * that has begun, the pipe fails. May be called on half-open pipes. */
@@ -96,15 +94,12 @@ struct tutti_transport {
     void (*describe)(char *text, size_t capacity);
 };
 
-/* All transports, best first; NULL at the end. Those after tcp, which works everywhere, are loaded only where
- * TUTTI_TRANSPORT names them. */
+/* All transports, best first; NULL at the end. Those after tcp are loaded only where TUTTI_TRANSPORT names them. */
 extern const tutti_transport *const tutti_transports[];
 static inline bool tutti_transport_can(const tutti_transport *transport, unsigned capabilities) {
     return (transport->capabilities & capabilities) != 0;
 }
 
-/* NULL: no transport has that name. */
-const tutti_transport *tutti_transport_named(const char *name);
 /* Bit i: tutti_transports[i] is available here, and TUTTI_TRANSPORT and TUTTI_ENCRYPT allow it. TUTTI_ERR_CONFIG
  * where a name is unknown or the two settings contradict each other; TUTTI_ERR_UNSUPPORTED with the reasons where
  * no transport is left, but 0 and TUTTI_OK where TUTTI_TRANSPORT names only "shm". */
@@ -126,5 +121,21 @@ static inline bool tutti_pipe_has_received(const tutti_pipe *pipe) {
 }
 /* Marks the pipe as failed and sets this thread's error; returns the status. */
 tutti_status tutti_pipe_fail(tutti_pipe *pipe, tutti_status status, const char *format, ...) TUTTI_PRINTF(3, 4);
+
+/* --------------------------------------------------------------------------------------------- only by RDMA
+ * Enforces RDMA or an error: the effect of tutti_comm_init_rdma (comm/api/rdma.c) on connections that are made later.
+ * The setting belongs to pairs of processes (tutti_peer.verbs_only), not to communicators: messages of all
+ * communicators of two processes share one connection, and communicators that are split off or created later must
+ * be as safe as this one. Both processes of a pair know the setting, since the call is collective.
+ *
+ * Invariant: once it is set, only connections over verbs are taken into use between the two processes.
+ */
+
+/* The bit of the transport over verbs, as in tutti_transports; 0: there is none. */
+uint32_t tutti_verbs_only_bit(void);
+/* Transports that may be used to that process: bits as in tutti_transports. NULL: any process. */
+uint32_t tutti_verbs_only_mask(const tutti_peer *peer);
+/* Checks whether this new pipe may be used; it may have been started before the setting. Closes the pipe if not. */
+tutti_status tutti_verbs_only_admit(const tutti_peer *peer, tutti_pipe *pipe);
 
 #endif

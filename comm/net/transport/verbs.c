@@ -12,11 +12,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
 #include "comm/net/transport/verbs.h"
 #include "comm/shm/heap.h"
-#include "comm/shm/memory_registry.h"
 
 typedef struct verbs_pipe {
     tutti_pipe pipe;
@@ -27,20 +25,12 @@ typedef struct verbs_pipe {
 static const tutti_rdma_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
 static atomic_bool initialized;                 /* the module's adapters are open */
 
-/* Finds memory that stays registered with adapters between transfers. */
-static bool find_lasting(const void *memory, void **start_out, size_t *bytes_out) {
-    return tutti_heap_piece_of(memory, start_out, bytes_out) ||
-           tutti_memory_registry_find(memory, start_out, bytes_out);
-}
-
 static tutti_status open_module(void) {
-    static const char left_out[] = TUTTI_VERBS_LEFT_OUT; /* why this build lacks the module; "": it has it */
     const tutti_module_calls *calls;
-    if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
-    TUTTI_TRY(tutti_module_open("verbs", &calls));
+    TUTTI_TRY(tutti_module_open("verbs", TUTTI_VERBS_LEFT_OUT, &calls));
     const tutti_rdma_module *opened = (const tutti_rdma_module *)calls;
-    opened->ask(find_lasting);
-    tutti_memory_registry_watch(opened->forget_memory);
+    opened->ask(tutti_heap_find_lasting);
+    tutti_heap_watch(opened->forget_memory);
     atomic_store_explicit(&module, opened, memory_order_release);
     return TUTTI_OK;
 }

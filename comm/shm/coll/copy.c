@@ -18,8 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
-#include "comm/base/call.h"
 #include "comm/shm/coll/shared.h"
 
 typedef struct move {
@@ -92,13 +90,7 @@ static tutti_status begin(move *m) {
     TUTTI_TRY(tutti_staging_begin(comm, m->op, m->piece_bytes * (m->split ? (size_t)comm->nranks : 1), &m->staging));
     if (m->tables) fill_table(m);
     if (m->pieces > 0) stage(m, 0);
-    tutti_post *post = tutti_post_own(comm, m->op);
-    post->src = (uint64_t)(uintptr_t)m->op->src;
-    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
-    post->flags = m->lends ? TUTTI_POST_SRC_DIRECT : 0;
-    post->rounds = m->pieces;
-    post->first = m->staging.first;
-    tutti_post_publish(comm, m->op);
+    tutti_staging_post(&m->staging, m->pieces, m->lends ? TUTTI_POST_SRC_DIRECT : 0);
     return TUTTI_OK;
 }
 
@@ -144,8 +136,8 @@ static tutti_status pull_lent(const move *m, int source) {
     uint64_t address =
         tutti_post_of(m->comm, m->op, source)->src + (m->split ? (size_t)m->comm->rank * output.bytes : 0);
     if (m->tables) address = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].address;
-    const char *segment = tutti_shared_at(m->comm, source, address, output.bytes);
-    if (segment == NULL) return tutti_shared_outside(source);
+    const void *segment;
+    TUTTI_TRY(tutti_shared_at(m->comm, source, address, output.bytes, &segment));
     tutti_shared_copy_out((char *)output.data, segment, output.bytes, m->streams);
     return TUTTI_OK;
 }

@@ -14,8 +14,7 @@
  */
 #include "comm/shm/coll/shared.h"
 
-/* A line that is in its reader's cache is expensive to write: with short vectors that costs more than reducing them
- * twice. */
+/* A line that is in its reader's cache is expensive to write: for short vectors, more than reducing them twice. */
 #define LEAST_SLICED_BYTES ((size_t)96 << 10)
 
 typedef struct whole {
@@ -55,14 +54,7 @@ static tutti_status begin(whole *w) {
     w->streams = op->src != op->dst && tutti_shared_streams(w->bytes);
     TUTTI_TRY(tutti_staging_begin(comm, op, w->chunk_bytes, &w->staging));
     if (w->stages && !w->late) stage(w, 0);
-    tutti_post *post = tutti_post_own(comm, op);
-    post->src = (uint64_t)(uintptr_t)op->src;
-    post->dst = (uint64_t)(uintptr_t)op->dst;
-    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
-    post->rounds = w->rounds;
-    post->first = w->staging.first;
-    post->flags = flags | (w->late ? 0 : TUTTI_POST_STAGED);
-    tutti_post_publish(comm, op);
+    tutti_staging_post(&w->staging, w->rounds, flags | (w->late ? 0 : TUTTI_POST_STAGED));
     return tutti_shared_meet(comm, op);
 }
 
@@ -93,8 +85,8 @@ static tutti_status reduce_chunk(const whole *w, uint64_t round) {
         if (rank == comm->rank) {
             comm->shm.views[rank] = (const char *)w->op->src + start;
         } else if (is_direct(w, rank)) {
-            comm->shm.views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, w->op, rank)->src + start, bytes);
-            if (comm->shm.views[rank] == NULL) return tutti_shared_outside(rank);
+            uint64_t address = tutti_post_of(comm, w->op, rank)->src + start;
+            TUTTI_TRY(tutti_shared_at(comm, rank, address, bytes, &comm->shm.views[rank]));
         } else {
             if (round > 0 || !tutti_shared_posted(comm, w->op, rank, TUTTI_POST_STAGED))
                 TUTTI_TRY(tutti_step_wait(comm, w->op, rank, round + 1));

@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include "bootstrap/base/fault.h"
 #include "comm/base/cacheline.h"
 #include "comm/base/slice.h"
 #include "comm/shm/coll/shared.h"
@@ -48,8 +47,7 @@ static void push_in_place(tutti_comm *comm, const tutti_op *op, size_t end) {
     }
 }
 
-/* Not in place: the old lines of the outputs may be in the caches of their owners, which makes them expensive to
- * write. */
+/* Not in place: the old lines of the outputs may be in their owners' caches, which makes them expensive to write. */
 static void push_apart(tutti_comm *comm, const tutti_op *op, size_t end) {
     for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
         size_t bytes = tutti_min_size(BLOCK_BYTES, end - offset);
@@ -73,12 +71,13 @@ static bool is_in_place(const tutti_comm *comm) {
 static tutti_status find_buffers(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_post *post = tutti_post_of(comm, op, rank);
-        bool own = rank == comm->rank;
-        const char *src = own ? op->src : tutti_shared_at(comm, rank, post->src + offset, bytes);
-        const char *dst = own ? op->dst : tutti_shared_at(comm, rank, post->dst + offset, bytes);
-        if (src == NULL || dst == NULL) return tutti_shared_outside(rank);
-        comm->shm.views[rank] = own ? src + offset : src;
-        comm->shm.buffers[rank] = (char *)(uintptr_t)(own ? dst + offset : dst);
+        const void *src = (const char *)op->src + offset, *dst = (const char *)op->dst + offset;
+        if (rank != comm->rank) {
+            TUTTI_TRY(tutti_shared_at(comm, rank, post->src + offset, bytes, &src));
+            TUTTI_TRY(tutti_shared_at(comm, rank, post->dst + offset, bytes, &dst));
+        }
+        comm->shm.views[rank] = src;
+        comm->shm.buffers[rank] = (char *)(uintptr_t)dst;
     }
     return TUTTI_OK;
 }

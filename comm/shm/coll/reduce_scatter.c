@@ -50,13 +50,7 @@ static tutti_status begin(scatter *x) {
     x->streams = output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(output.bytes);
     TUTTI_TRY(tutti_staging_begin(comm, x->op, n * x->piece_bytes, &x->staging));
     if (!x->lends) stage(x, 0);
-    tutti_post *post = tutti_post_own(comm, x->op);
-    post->src = (uint64_t)(uintptr_t)x->op->src;
-    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
-    post->rounds = x->rounds;
-    post->first = x->staging.first;
-    post->flags = x->lends ? TUTTI_POST_SRC_DIRECT : 0;
-    tutti_post_publish(comm, x->op);
+    tutti_staging_post(&x->staging, x->rounds, x->lends ? TUTTI_POST_SRC_DIRECT : 0);
     return tutti_meet(comm, x->op);
 }
 
@@ -71,8 +65,7 @@ static tutti_status find_piece(const scatter *x, int rank, uint64_t round, size_
         uint64_t segment = x->op->kind == TUTTI_KIND_REDUCE_SCATTER
                                ? tutti_post_of(comm, x->op, rank)->src + (size_t)comm->rank * own.bytes
                                : tutti_shared_table_of(comm, x->op, rank)[comm->rank].address;
-        comm->shm.views[rank] = tutti_shared_at(comm, rank, segment + start, bytes);
-        if (comm->shm.views[rank] == NULL) return tutti_shared_outside(rank);
+        TUTTI_TRY(tutti_shared_at(comm, rank, segment + start, bytes, &comm->shm.views[rank]));
     } else {
         if (round > 0) TUTTI_TRY(tutti_step_wait(comm, x->op, rank, round + 1));
         comm->shm.views[rank] = tutti_staging_of(&x->staging, rank, round) + (size_t)comm->rank * x->piece_bytes;

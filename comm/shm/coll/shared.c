@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/shm/heap.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
@@ -79,18 +78,18 @@ bool tutti_shared_all_lend(const tutti_comm *comm, const tutti_op *op) {
     return flags == both;
 }
 
-const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes) {
-    return tutti_peer_translate(comm->members[rank].process, address, bytes);
-}
-
-tutti_status tutti_shared_outside(int rank) {
-    return tutti_fail(TUTTI_ERR_DATA, "rank %d posted an address outside of its heap", rank);
+tutti_status tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes, const void **here_out) {
+    const void *here = tutti_peer_translate(comm->members[rank].process, address, bytes);
+    if (here == NULL) return tutti_fail(TUTTI_ERR_DATA, "rank %d posted an address outside of its heap", rank);
+    *here_out = here;
+    return TUTTI_OK;
 }
 
 /* The slots that `rank` leased for op; the leases of all ranks have the same shape. */
 static tutti_slots slots_of(const tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_slots slots = *comm->shm.slots;
-    slots.memory = (char *)tutti_shared_at(comm, rank, tutti_post_of(comm, op, rank)->slots, slots.bytes);
+    uint64_t address = tutti_post_of(comm, op, rank)->slots;
+    slots.memory = (char *)tutti_peer_translate(comm->members[rank].process, address, slots.bytes);
     return slots;
 }
 
@@ -109,9 +108,20 @@ size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share) {
 
 tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out) {
     tutti_staging staging = {.comm = comm, .op = op, .stride = stride, .depth = comm->shm.slots->ring_bytes / stride};
-    TUTTI_TRY(tutti_slots_take(comm, op, stride, stride, &staging.first));
+    TUTTI_TRY(tutti_slots_take(comm, op, stride, &staging.first));
     *staging_out = staging;
     return TUTTI_OK;
+}
+
+void tutti_staging_post(const tutti_staging *staging, uint64_t rounds, uint32_t flags) {
+    tutti_post *post = tutti_post_own(staging->comm, staging->op);
+    post->src = (uint64_t)(uintptr_t)staging->op->src;
+    post->dst = (uint64_t)(uintptr_t)staging->op->dst;
+    post->slots = (uint64_t)(uintptr_t)staging->comm->shm.slots->memory;
+    post->rounds = rounds;
+    post->first = staging->first;
+    post->flags = flags;
+    tutti_post_publish(staging->comm, staging->op);
 }
 
 tutti_status tutti_staging_await(const tutti_staging *staging, uint64_t round, uint64_t steps_a_round) {

@@ -16,8 +16,7 @@ tutti_status tutti_single(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_shared_inline(tutti_comm *comm, const tutti_op *op);
 /* Kinds that only move data, any size. */
 tutti_status tutti_shared_copy(tutti_comm *comm, const tutti_op *op);
-/* all_reduce and reduce, any size: each rank with an output reduces the whole vector. For 2 ranks, and for short
- * vectors. */
+/* all_reduce and reduce, any size: each rank with an output reduces the whole vector. For 2 ranks, or short vectors. */
 tutti_status tutti_shared_one_shot(tutti_comm *comm, const tutti_op *op);
 /* all_reduce and reduce, any size: each rank reduces a slice. */
 tutti_status tutti_shared_two_shot(tutti_comm *comm, const tutti_op *op);
@@ -32,12 +31,10 @@ tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_shared_meet(tutti_comm *comm, const tutti_op *op);
 /* True if peers read this rank's segments of op in place: every other rank can read them, and it pays off. */
 bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op);
-/* The address that `rank` posted, as mapped here; NULL: it is outside of that rank's heap. */
-const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes);
+/* Returns the address that `rank` posted, as mapped here. Fails if it is outside of that rank's heap. */
+tutti_status tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes, const void **here_out);
 /* The table of `rank`; valid after the meeting, if that rank posted slots. */
 const tutti_count_entry *tutti_shared_table_of(const tutti_comm *comm, const tutti_op *op, int rank);
-/* Sets the error "`rank` posted an address outside of its heap" and returns its status. */
-tutti_status tutti_shared_outside(int rank);
 /* The flags that reductions post. */
 uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op);
 /* True if all ranks have posted that they lend input and output. */
@@ -66,6 +63,8 @@ tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t st
 /* Waits until the own slot of `round` >= 1 may be written: all readers have passed `steps_a_round` * (round - depth
  * + 1) + 1 steps. */
 tutti_status tutti_staging_await(const tutti_staging *staging, uint64_t round, uint64_t steps_a_round);
+/* Fills the own post with the call's buffers and slots and these values, and publishes it. */
+void tutti_staging_post(const tutti_staging *staging, uint64_t rounds, uint32_t flags);
 char *tutti_staging_own(const tutti_staging *staging, uint64_t round);
 /* A slot of another rank, as mapped here. */
 const char *tutti_staging_of(const tutti_staging *staging, int rank, uint64_t round);
@@ -74,9 +73,8 @@ void tutti_staging_end(const tutti_staging *staging, uint64_t rounds);
 
 /* ----------------------------------------------------------------------------------------------- output */
 
-/* True if an output of that size (of this rank in total) is written past the caches. It would not stay in them, and
- * an ordinary store first reads the line that it overwrites. Not used for data that the call has just read (in
- * place). */
+/* True if an output of that size (of this rank in total) is written past the caches. It would not stay in them, and an
+ * ordinary store first reads the line that it overwrites. Not used for data that the call has just read (in place). */
 bool tutti_shared_streams(size_t output_bytes);
 /* memcpy to an output; past the caches if `streams`. */
 void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool streams);

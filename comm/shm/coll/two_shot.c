@@ -66,27 +66,19 @@ static tutti_status begin(reduction *x, size_t staged_count) {
         chunk first = chunk_at(x, 0, staged_count);
         stage(x, &first);
     }
-    tutti_post *post = tutti_post_own(comm, op);
-    post->src = (uint64_t)(uintptr_t)op->src;
-    post->dst = (uint64_t)(uintptr_t)op->dst;
-    post->slots = (uint64_t)(uintptr_t)comm->shm.slots->memory;
-    post->rounds = 0;
-    post->first = x->staging.first;
-    post->flags = flags;
-    tutti_post_publish(comm, op);
+    tutti_staging_post(&x->staging, /* rounds */ 0, flags);
     return tutti_meet(comm, op);
 }
 
-/* Sets comm->views to all ranks' inputs for my slice. `offset`: of the slice in the vector, `in_chunk`: of the
- * slice in its chunk. */
+/* Sets comm->views to all inputs for my slice: at `offset` in the vector, at `in_chunk` in the slice's chunk. */
 static tutti_status find_inputs(const reduction *x, const chunk *c, size_t offset, size_t in_chunk, size_t bytes) {
     tutti_comm *comm = x->comm;
     for (int rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank) {
             comm->shm.views[rank] = (const char *)x->op->src + offset;
         } else if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_SRC_DIRECT)) {
-            comm->shm.views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->src + offset, bytes);
-            if (comm->shm.views[rank] == NULL) return tutti_shared_outside(rank);
+            uint64_t address = tutti_post_of(comm, x->op, rank)->src + offset;
+            TUTTI_TRY(tutti_shared_at(comm, rank, address, bytes, &comm->shm.views[rank]));
         } else {
             comm->shm.views[rank] = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
         }
@@ -125,13 +117,9 @@ static tutti_status pull_slice(const reduction *x, const chunk *c, int rank) {
     size_t bytes = theirs.count * x->item_bytes;
     if (bytes == 0) return TUTTI_OK;
     TUTTI_TRY(tutti_step_wait(comm, x->op, rank, 2 * c->index + 2));
-    const char *result;
-    if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_DST_DIRECT)) {
-        result = tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->dst + offset, bytes);
-        if (result == NULL) return tutti_shared_outside(rank);
-    } else {
-        result = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
-    }
+    const void *result = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
+    if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_DST_DIRECT))
+        TUTTI_TRY(tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->dst + offset, bytes, &result));
     tutti_shared_copy_out((char *)x->op->dst + offset, result, bytes, x->streams);
     return TUTTI_OK;
 }

@@ -3,7 +3,6 @@
  */
 #include "tests/support/emulated/arrays.h"
 
-#include "bootstrap/base/status.h"
 #include "kernels/gemm.h"
 #include "tests/support/emulated/enqueue.h"
 

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
+#include "bootstrap/base/common.h"
 #include "tests/support/hosts/netns_relay.h"
 
 #define COMMAND_BYTES 2048

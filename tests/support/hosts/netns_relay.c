@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/status.h"
 #include "tests/support/hosts/netns.h"
 
 #define FRAME_BYTES   1536

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/shm/flags.h"
 #include "tests/support/links/mesh.h"
 

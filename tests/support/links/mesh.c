@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/transport.h"
 
 struct mesh {

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "bootstrap/base/status.h"
 #include "comm/net/transport/multi_socket.h"
 #include "tests/support/links/mesh.h"
 #include "tests/support/ranks.h"

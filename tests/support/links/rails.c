@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
 #include "tests/support/links/strict_links.h"
 
 typedef struct run {

@@ -4,7 +4,6 @@
 #ifndef TUTTI_TEST_RDMA_CASES_H
 #define TUTTI_TEST_RDMA_CASES_H
 
-#include "bootstrap/base/status.h"
 #include "tests/support/links/rdma_pair.h"
 
 #define RDMA_CASE_BYTES ((size_t)4 << 20) /* most bytes of a message */

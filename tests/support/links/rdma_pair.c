@@ -12,8 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/base/status.h"
-
 enum { LIMIT_MS = 30000, LOOK_EVERY = 256, SPIN_NS = 200000, SHORTEST_NAP_NS = 50000, LONGEST_NAP_NS = 1000000 };
 
 int rdma_pair_read(rdma_pair *pair, int argc, char **argv) {

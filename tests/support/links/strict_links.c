@@ -11,7 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "bootstrap/base/status.h"
 #include "kernels/reduce.h"
 
 #define PATIENCE_S 20

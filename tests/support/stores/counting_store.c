@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 static void count(counting_store *c, int requests, size_t bytes, int round_trips) {
     c->depth += round_trips;

@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
 
 enum { BUCKETS = 4096 };
 

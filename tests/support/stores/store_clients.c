@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/base/status.h"
 #include "tests/support/stores/wire.h"
 
 enum { SOON_MS = CLIENTS_MEASURES ? 1000 : 10000 };

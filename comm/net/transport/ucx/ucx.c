@@ -5,22 +5,17 @@
  * UCX is after tcp in the list: it is used only on request, for fabrics that the transport verbs does not support.
  * Its own connections exist beside the proved one, and UCX authenticates nothing by itself.
  */
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "bootstrap/base/lock.h"
-#include "bootstrap/base/log.h"
-#include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "comm/base/fork.h"
+#include "comm/net/transport/socket.h"
 #include "comm/net/transport/ucx/ucx.h"
 
 static struct {
@@ -31,15 +26,12 @@ static struct {
 } ucx;
 
 static tutti_status open_module(void) {
-    static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build lacks the module; "": it has it */
     static const tutti_ucx_host host = {.row = &tutti_ucx_transport,
                                         .pipe_fail = tutti_pipe_fail,
-                                        .deadline_passed = tutti_deadline_passed,
                                         .fork_closes = tutti_fork_closes,
                                         .fork_forget = tutti_fork_forget};
     const tutti_module_calls *calls;
-    if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
-    TUTTI_TRY(tutti_module_open("ucx", &calls));
+    TUTTI_TRY(tutti_module_open("ucx", TUTTI_UCX_LEFT_OUT, &calls));
     const tutti_ucx_module *module = (const tutti_ucx_module *)calls;
     module->attach(&host);
     TUTTI_TRY(module->survey(&ucx.survey));
@@ -47,8 +39,7 @@ static tutti_status open_module(void) {
     return TUTTI_OK;
 }
 
-/* UCX installs signal handlers when it is loaded, to print where a program failed. That decision is the program's,
- * so its handlers are restored. */
+/* UCX installs signal handlers when it is loaded. That decision is the program's, so its handlers are restored. */
 static tutti_status open_quietly(void) {
     static const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
     struct sigaction actions[TUTTI_COUNT_OF(caught)];
@@ -67,18 +58,7 @@ static tutti_status need_module(void) {
     return ucx.module != NULL ? TUTTI_OK : tutti_fail_again(TUTTI_ERR_UNSUPPORTED, &ucx.reason);
 }
 
-/* Lets the kernel probe a silent peer, as for the transport tcp: nothing is ever sent on this socket. */
-static void tune(int socket) {
-    int timeout_ms = (int)tutti_min_i64(tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), INT32_MAX);
-    int probe_s = timeout_ms < 4000 ? 1 : timeout_ms / 4000, probes = 3, on = 1;
-    setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &probe_s, sizeof probe_s);
-    setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &probe_s, sizeof probe_s);
-    setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-}
-
-/* Logged by rank 0 for all ranks, when UCX is first used: UCX's sockets end a process that receives malformed data
- * on them. */
+/* Logged by rank 0 for all, when UCX is first used: its sockets end a process that gets malformed data on them. */
 static void warn_open_ports(void) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     const char *rank = tutti_launcher_variable("RANK");
@@ -97,7 +77,7 @@ static tutti_status ucx_open(const tutti_connection *connection, tutti_deadline 
         return status;
     }
     warn_open_ports();
-    tune(connection->socket);
+    (void)tutti_socket_tune(connection->socket); /* for its probes: nothing is ever sent on this socket */
     return ucx.module->pipes->open(connection, deadline, pipe_out);
 }
 

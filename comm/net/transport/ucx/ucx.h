@@ -17,7 +17,6 @@ typedef struct tutti_ucx_survey {
 typedef struct tutti_ucx_host {
     const tutti_transport *row; /* the `transport` of the pipes */
     tutti_status (*pipe_fail)(tutti_pipe *pipe, tutti_status status, const char *format, ...) TUTTI_PRINTF(3, 4);
-    bool (*deadline_passed)(tutti_deadline *deadline);
     void (*fork_closes)(int socket); /* see fork.h */
     void (*fork_forget)(int socket);
 } tutti_ucx_host;
@@ -25,8 +24,7 @@ typedef struct tutti_ucx_host {
 typedef struct tutti_ucx_module {
     tutti_module_calls head;
     void (*attach)(const tutti_ucx_host *host); /* must be called first */
-    /* TUTTI_ERR_UNSUPPORTED with the reason: UCX cannot be used. Leaves nothing open, so that the process may fork
-     * after it. */
+    /* TUTTI_ERR_UNSUPPORTED with the reason: UCX cannot be used. Leaves nothing open: the process may fork after it. */
     tutti_status (*survey)(tutti_ucx_survey *survey_out);
     /* The table to which the host forwards open and all calls for pipes; its other entries are NULL. */
     const tutti_transport *pipes;

@@ -1,5 +1,5 @@
 /*
- * Opens and closes a pipe over UCX. See ucx_state.h.
+ * Opens and closes a pipe over UCX; the module's table. See ucx_state.h.
  *
  *   socket:  version, token, address  ->      both ways, at once
  *   UCX:     hello                    ->      brings the connection up, and proves that it works
@@ -40,7 +40,7 @@ static tutti_status closed(void) {
 static tutti_status await(tutti_ucx_pipe *u, short events, tutti_deadline *deadline) {
     struct pollfd waited = {.fd = u->socket, .events = events};
     poll(&waited, 1, 20);
-    if (!tutti_ucx_own_host->deadline_passed(deadline)) return TUTTI_OK;
+    if (!tutti_ucx_common_host->deadline_passed(deadline)) return TUTTI_OK;
     return tutti_ucx_common_host->fail(TUTTI_ERR_TIMEOUT, "ucx: the other side did not answer in time");
 }
 
@@ -187,8 +187,7 @@ static bool is_over(ucs_status_ptr_t *request) {
     return true;
 }
 
-/* Drives the worker and the socket until each side has received the other's greeting, and knows that its own was
- * received. */
+/* Drives the worker and the socket until each side has the other's greeting, and knows that the other has its own. */
 static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_deadline *deadline) {
     const char ready = READY;
     char answer = 0;
@@ -207,7 +206,7 @@ static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_d
         }
         if (moved > 0) continue;
         poll(&(struct pollfd){.fd = u->epoll, .events = POLLIN}, 1, 1);
-        if (tutti_ucx_own_host->deadline_passed(deadline))
+        if (tutti_ucx_common_host->deadline_passed(deadline))
             return tutti_ucx_common_host->fail(TUTTI_ERR_TIMEOUT, "ucx: the other side was not reached in time; %s",
                                                advice());
     }
@@ -234,31 +233,8 @@ static tutti_status build(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     return greet(u, deadline);
 }
 
-tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
-    tutti_ucx_pipe *u;
-    tutti_status status = tutti_ucx_common_host->calloc(1, sizeof *u, &u);
-    if (status != TUTTI_OK) {
-        close(connection->socket);
-        return status;
-    }
-    u->pipe.transport = tutti_ucx_own_host->row;
-    u->process = getpid();
-    u->socket = connection->socket;
-    tutti_ucx_own_host->fork_closes(connection->socket);
-    u->epoll = -1;
-    status = build(u, deadline);
-    if (status != TUTTI_OK) {
-        u->pipe.status = status; /* skips the orderly farewell */
-        tutti_ucx_close(&u->pipe);
-        return status;
-    }
-    *pipe_out = &u->pipe;
-    return TUTTI_OK;
-}
-
-/* Reports the total of bytes sent to the other side, and flushes the bytes that UCX holds back, if there is room.
- * Over sockets UCX also waits for an answer, which may be late, since the other side need not poll; so the wait is
- * short. */
+/* Reports the total of bytes sent to the other side, and flushes the bytes that UCX holds back, if there is room. Over
+ * sockets UCX also waits for an answer, which may be late, since the other side need not poll; so the wait is short. */
 static void say_farewell(tutti_ucx_pipe *u) {
     ucp_request_param_t plain = {0};
     send(u->socket, &u->offset_out, sizeof u->offset_out, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -268,7 +244,7 @@ static void say_farewell(tutti_ucx_pipe *u) {
     u->endpoint = NULL;
 }
 
-void tutti_ucx_close(tutti_pipe *pipe) {
+static void close_pipe(tutti_pipe *pipe) {
     tutti_ucx_pipe *u = (tutti_ucx_pipe *)pipe;
     if (u->process == getpid()) {
         char unread[64];
@@ -283,4 +259,52 @@ void tutti_ucx_close(tutti_pipe *pipe) {
     } /* a forked child has closed its copy already */
     if (u->epoll >= 0) close(u->epoll);
     free(u);
+}
+
+static tutti_status open_pipe(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+    tutti_ucx_pipe *u;
+    tutti_status status = tutti_ucx_common_host->calloc(1, sizeof *u, &u);
+    if (status != TUTTI_OK) {
+        close(connection->socket);
+        return status;
+    }
+    u->pipe.transport = tutti_ucx_own_host->row;
+    u->process = getpid();
+    u->socket = connection->socket;
+    tutti_ucx_own_host->fork_closes(connection->socket);
+    u->epoll = -1;
+    status = build(u, deadline);
+    if (status != TUTTI_OK) {
+        u->pipe.status = status; /* skips the orderly farewell */
+        close_pipe(&u->pipe);
+        return status;
+    }
+    *pipe_out = &u->pipe;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- the module */
+
+static void attach(const tutti_ucx_host *host) {
+    tutti_ucx_own_host = host;
+}
+
+static const tutti_transport pipes = {
+    .name = "ucx",
+    .open = open_pipe,
+    .send = tutti_ucx_send,
+    .recv = tutti_ucx_recv,
+    .progress = tutti_ucx_progress,
+    .sleep_on = tutti_ucx_sleep_on,
+    .cancel = tutti_ucx_cancel,
+    .close = close_pipe,
+};
+
+tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
+    static const tutti_ucx_module module = {
+        .head.version = TUTTI_MODULE_VERSION, .attach = attach, .survey = tutti_ucx_find, .pipes = &pipes};
+    if (caller->version == TUTTI_MODULE_VERSION)
+        tutti_ucx_common_host = caller; /* else the caller detects the difference, and makes no call */
+    *calls_out = &module.head;
+    return TUTTI_OK;
 }

@@ -1,13 +1,6 @@
 /*
  * Inside the module libtutti_ucx.so: the state of a pipe over UCX.
  *
- *   ucx_context.c  the context of the process; what UCX found
- *   ucx_send.c     the parts of a send as messages
- *   ucx_receive.c  messages as a stream of bytes
- *   ucx_pipe.c     progress, sleeping, cancelling
- *   ucx_open.c     opening a pipe (addresses over the proved socket, a greeting over UCX) and closing it
- *   ucx_module.c   the module's table
- *
  * A pipe has a worker and an endpoint of its own. The stream is sent as active messages that carry their offset in
  * the stream, since UCX does not guarantee order. A message of up to TUTTI_UCX_EAGER_BYTES carries its bytes; a
  * larger piece waits at the sender until the receiver has named a destination, and then moves directly into the
@@ -105,7 +98,7 @@ struct tutti_ucx_pipe {
     bool refuses; /* accepts no more messages: the pipe is ending */
 };
 
-/* Set by ucx_module.c when libtutti opens the module. */
+/* Set by ucx_open.c when libtutti opens the module. */
 extern const tutti_module_host *tutti_ucx_common_host;
 extern const tutti_ucx_host *tutti_ucx_own_host;
 
@@ -120,8 +113,6 @@ tutti_status tutti_ucx_context(ucp_context_h *context_out);
 /* Lists what UCX finds on this host, for tutti-info. */
 tutti_status tutti_ucx_find(tutti_ucx_survey *survey_out);
 
-tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out);
-void tutti_ucx_close(tutti_pipe *pipe);
 /* Ends the connection: after it UCX touches no memory of the user. Bytes handed to UCX before are still sent if
  * that takes no time. The pipe cannot be used after it. */
 void tutti_ucx_stop(tutti_ucx_pipe *u);

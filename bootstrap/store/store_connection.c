@@ -1,15 +1,16 @@
 /*
- * Scans a client's input before any of it is trusted.
+ * Scans a client's input before any of it is trusted; grows and shrinks its buffers.
  *
  * A table gives the fields of each op. The first request is scanned field by field as its bytes arrive, and never
  * from the start again; lengths and counts are checked against their bounds as soon as they are known, so a client
  * cannot make the server hold more than it has really sent.
  */
+#include "bootstrap/store/store_connection.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/status.h"
-#include "bootstrap/store/store_connection.h"
 #include "bootstrap/store/store_wire.h"
 
 typedef struct request_shape {
@@ -112,4 +113,47 @@ size_t tutti_store_scan_missing(const tutti_store_connection *from) {
     if (field == '\0' || field_bytes(field, data + scan->at, have - scan->at, &bytes) != TUTTI_OK || bytes == 0)
         return 1;
     return scan->at + bytes > have ? scan->at + bytes - have : 1;
+}
+
+/* ------------------------------------------------------------------------------------------------------ buffers */
+
+enum { MOST_SLACK = 16 << 20 };
+
+size_t tutti_store_buffer_grown(const tutti_store_buffer *buffer, size_t bytes) {
+    if (buffer->capacity - buffer->end >= bytes) return buffer->capacity;
+    size_t used = tutti_store_buffer_used(buffer);
+    return tutti_max_size(used + bytes, tutti_min_size(2 * buffer->capacity, used + MOST_SLACK));
+}
+
+static tutti_status resize(tutti_store_buffer *buffer, size_t capacity) {
+    size_t used = tutti_store_buffer_used(buffer);
+    if (buffer->start > 0 && used > 0) memmove(buffer->data, buffer->data + buffer->start, used);
+    buffer->start = 0;
+    buffer->end = used;
+    uint8_t *data = realloc(buffer->data, capacity); /* moves a long buffer without copying it */
+    if (data == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a buffer of %zu bytes", capacity);
+    buffer->data = data;
+    buffer->capacity = capacity;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_store_buffer_reserve(tutti_store_buffer *buffer, size_t bytes) {
+    size_t capacity = tutti_store_buffer_grown(buffer, bytes);
+    return capacity == buffer->capacity ? TUTTI_OK : resize(buffer, capacity);
+}
+
+void tutti_store_buffer_free(tutti_store_buffer *buffer) {
+    free(buffer->data);
+    *buffer = (tutti_store_buffer){0};
+}
+
+void tutti_store_buffer_consume(tutti_store_buffer *buffer, size_t bytes) {
+    buffer->start += bytes;
+    if (buffer->start == buffer->end) tutti_store_buffer_free(buffer);
+}
+
+void tutti_store_buffer_trim(tutti_store_buffer *buffer) {
+    size_t used = tutti_store_buffer_used(buffer);
+    if (used == 0) tutti_store_buffer_free(buffer);
+    else if (used <= buffer->capacity / 4) (void)resize(buffer, used);
 }
