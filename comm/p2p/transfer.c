@@ -20,7 +20,6 @@
 #define SLICE_BYTES          ((size_t)128 << 10) /* bytes of one slice of a pull */
 #define DIRECT_BYTES         ((size_t)8 << 10)   /* larger messages are pulled if the receiver has them mapped */
 #define STREAM_BYTES         ((size_t)16 << 20)  /* messages of at least this size are copied past the caches */
-#define RECORDS_AT_ONCE      256
 
 /* ------------------------------------------------------------------------------------- reading a peer's memory
  * In one copy (process_vm_readv), where the system permits it. This is checked once per channel, by reading a known

@@ -1,5 +1,6 @@
 /*
- * Functions shared by the algorithms for shared memory. See shared.h.
+ * What the algorithms for shared memory share: meetings, lent buffers, slots, and the calls of the reduction kernels
+ * (kernels/reduce.h). See shared.h.
  */
 #include "comm/shm/coll/shared.h"
 
