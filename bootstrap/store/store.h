@@ -41,8 +41,9 @@ typedef struct tutti_store_client_options {
     void (*late)(void *context, int64_t waited_ns, const char *reason);
     void *context;
 } tutti_store_client_options;
-/* Connects to host:port and retries until connect_ms has passed. `host`: names of one host, by commas, best first.
- * Fails with TUTTI_ERR_REFUSED within 2 s when the store has a secret and the client has another one or none. */
+/* Connects to host:port and retries until connect_ms has passed. `host` is one or more names or addresses of one host,
+ * separated by commas, best first. Fails with TUTTI_ERR_REFUSED within 2 s when the store has a secret and the client
+ * has another one or none. */
 tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_client_options *wanted,
                                       tutti_store_client **client_out);
 /* True: a request failed half-way, and so will all later ones. A timeout then means that the store did not answer. */

@@ -72,7 +72,8 @@ typedef struct tutti_store_budget {
     tutti_store_pool own, foreign;
 } tutti_store_budget;
 
-/* True: the connection may hold `held` bytes, and must settle before the next one asks. False: it is in the queue. */
+/* True: the connection may hold `held` bytes, and must settle before the next connection asks. False: it has been put
+ * into the queue. */
 bool tutti_store_budget_ask(tutti_store_budget *budget, tutti_store_connection *connection, size_t held);
 /* Updates the sums to the bytes that the connection holds now. */
 void tutti_store_budget_settle(tutti_store_budget *budget, tutti_store_connection *connection);

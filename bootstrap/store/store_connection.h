@@ -92,7 +92,8 @@ tutti_status tutti_store_scan_request(const tutti_store_connection *from, tutti_
 size_t tutti_store_scan_missing(const tutti_store_connection *from);
 
 /* Carries out the complete requests of the input while there is room for the replies; otherwise the connection waits in
- * the budget's queue. An error means that the client violated the protocol or a bound: it must be closed. */
+ * the budget's queue. An error means that the client violated the protocol or exceeded a bound: the caller
+ * must close the connection. */
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection);
 /* Ends the wait in progress, if there is one, without a reply. */
 void tutti_store_requests_unwait(tutti_store_hub *hub, tutti_store_connection *connection);

@@ -52,7 +52,8 @@ tutti_status tutti_store_crowd_open(tutti_store_crowd *crowd);
 tutti_status tutti_store_crowd_join(tutti_store_crowd *crowd, tutti_store_connection *connection,
                                     const struct sockaddr_storage *address);
 void tutti_store_crowd_leave(tutti_store_crowd *crowd, tutti_store_connection *connection);
-/* Records that the connection has shown the magic number or has become own; true: the latter, and it is in no queue. */
+/* Records that the connection has shown the magic number or has become own. Returns true if it has become own: it is
+ * then in no queue. */
 bool tutti_store_crowd_update(tutti_store_crowd *crowd, tutti_store_budget *budget, tutti_store_connection *connection);
 
 /* Learns from the newcomer's descriptor how many descriptors the process has left. */

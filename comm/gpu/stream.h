@@ -64,7 +64,8 @@ typedef struct tutti_stream_comm {
 
 /* One collective on CUDA memory, as an engine gets it. */
 typedef struct tutti_stream_call {
-    /* Checked: pointers are on the communicator's GPU, or NULL where counts are 0. Arrays last until the return. */
+    /* Already checked: pointers are on the communicator's GPU, or NULL where counts are 0. Its arrays are valid until
+     * enqueue returns. */
     const tutti_op *op;
     tutti_stream stream;
     uint64_t number; /* index among the collectives on CUDA memory of this communicator, from 1; equal on all ranks */
