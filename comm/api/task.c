@@ -25,7 +25,8 @@ static tutti_status run(tutti_work *work) {
     tutti_task_comm = work->comm;
     tutti_status status = work->function(work->context);
     tutti_task_comm = NULL;
-    const tutti_error error = tutti_fail_save();
+    tutti_error error;
+    if (status != TUTTI_OK) error = tutti_fail_save();
     tell_hosts_if_broken(work->comm);
     return status == TUTTI_OK ? status : tutti_fail_again(status, &error);
 }
