@@ -50,11 +50,18 @@ class Hosts:
                            % (host, pids[host], host))
             self.shell(host, "ip link set lo up && ip address add %s/24 dev eth0 && ip link set eth0 up" % address(host))
             if congestion:
-                self.shell(host, "echo %s >/proc/sys/net/ipv4/tcp_congestion_control" % congestion)
+                self.choose_congestion(host, congestion)
             if rate:
                 self.shell(host, LIMIT % ("eth0", rate))
                 if switch is not None:
                     self.enter(switch, LIMIT % ("port%d" % host, rate))
+
+    def choose_congestion(self, host, congestion):
+        try:
+            self.shell(host, "echo %s >/proc/sys/net/ipv4/tcp_congestion_control" % congestion)
+        except Refused as error:
+            raise Refused("hosts may not use the congestion control %s (%s); network namespaces may use those of the system's "
+                          "/proc/sys/net/ipv4/tcp_allowed_congestion_control: add it there" % (congestion, error)) from error
 
     def hold(self, name):
         """Starts a process in new namespaces; it ends when this process does, because its input ends."""
