@@ -25,7 +25,8 @@ tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t it
 tutti_status tutti_p2p_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole, tutti_work **work_out);
 
 /* The short path of a blocking call, for a small message when nothing else is queued: without a work or a request.
- * Waits for some microseconds at most. TUTTI_NOT_YET: the caller must take the long path. */
+ * Waits for some microseconds at most. Returns TUTTI_OK when the call is done, TUTTI_NOT_YET when the caller must take
+ * the long path. */
 tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag);
 tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int peer, int64_t tag,
                                 tutti_received *received_out);
@@ -41,9 +42,11 @@ bool tutti_p2p_pending(void);
  * after open, so a message for a communicator that is not open here is for one that has been closed. */
 tutti_status tutti_p2p_open(tutti_comm *comm);
 void tutti_p2p_close(tutti_comm *comm);
-/* The communicator is broken: tells ranks of other hosts that wait for this rank's messages, once. Without locks. */
+/* The communicator is broken: sends a notice, once, to ranks of other hosts that wait for this rank's messages. The
+ * caller must hold no locks. */
 void tutti_p2p_notify_broken(tutti_comm *comm);
-/* Breaks the communicator and notifies other hosts. Any thread, except one that runs an operation of it. */
+/* Breaks the communicator and notifies other hosts. Any thread may call it, except one that runs an operation of the
+ * communicator. */
 tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status);
 /* The same for the thread that runs an operation of the communicator. */
 tutti_status tutti_comm_give_up_running(tutti_comm *comm, tutti_status status);
