@@ -14,7 +14,7 @@
  * A first process publishes the deaths it learns of in its channel directory (peer.h), where the other processes
  * of its host read them.
  *
- * Invariant: a remote process is marked as dead only in these files; a thread that waits for it finds the mark
+ * Invariant: a remote process is marked as dead only in heartbeat.c; a thread that waits for it finds the mark
  * (tutti_peer_ended).
  */
 #ifndef TUTTI_HEARTBEAT_H

@@ -98,7 +98,7 @@ tutti_status tutti_peer_fail_died(const tutti_comm *comm, int rank, const char *
 
 /* The latest processes to end, on this host or on others; heartbeat.h. The owner's heartbeats write it. */
 typedef struct tutti_deaths {
-    TUTTI_ALIGNED_LINE _Atomic uint64_t count; /* release, pairs with tutti_heartbeat_read */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t count; /* release, pairs with tutti_heartbeat_read_deaths */
     _Atomic uint64_t ids[TUTTI_DEATHS][2];
 } tutti_deaths;
 
