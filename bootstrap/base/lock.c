@@ -43,7 +43,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(VERBS, LEFT, "verbs", "comm/net/transport/verbs.c", "the module rdma"),
     ROW(UCX, LEFT, "ucx", "comm/net/transport/ucx/ucx.c", "the module ucx"),
     ROW(TLS, LEFT, "tls", "comm/net/transport/tls.c", "the module tls"),
-    ROW(KEYS, UNUSED, "keys", "comm/net/handshake.c", "keys of jobs whose processes may connect"),
+    ROW(KEYS, UNUSED, "keys", "comm/net/connect.c", "keys of jobs whose processes may connect"),
     ROW(DEVICE, LEFT, "device", "kernels/device.c", "the module cuda"),
     ROW(ASYNC_CALL, STRUCT, "async_call", "bootstrap/machine/async_call.c", "a call on a thread of its own"),
     ROW(SOCKETS, HELD, "sockets", "comm/base/fork.c", "the sockets that a forked child closes"),

@@ -70,10 +70,7 @@ typedef struct tutti_listener_key {
     uint8_t key[TUTTI_SECRET_BYTES];
 } tutti_listener_key;
 
-/* handshake.c */
-/* Copies all keys, newest first; returns their number. */
-int tutti_listener_keys(tutti_listener_key keys_out[TUTTI_LISTENER_KEYS]);
-void tutti_listener_forget(tutti_listener_key *keys, int nkeys);
+/* connect.c: makes and checks the messages. */
 /* The caller fills in `called`. */
 tutti_status tutti_listener_make_hello(const tutti_conn_id *conn_id, const tutti_listener_key *keys, int nkeys,
                                        tutti_listener_hello *hello_out);
