@@ -1,5 +1,10 @@
 /*
- * Handles the records that come from a peer. See p2p.c for the protocol.
+ * The messages that arrive and the receives that wait for them: matching, and the records that come from peers. See
+ * p2p.c for the protocol.
+ *
+ * A port keeps its posted receives and its unexpected messages in order of arrival. A message takes the first posted
+ * receive that fits, a receive takes the first message that fits; at no time does a posted receive fit an unexpected
+ * message. Messages between two ranks arrive in the order in which they were sent, so that order holds per tag.
  *
  * Requests are named by numbers that are used once: a record for a cancelled request is dropped. A message for a
  * communicator that is not open here is for one that has been closed: eager messages are dropped, announced ones
@@ -8,16 +13,148 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/settings.h"
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
 
-#define RECORDS_AT_ONCE 256
-#define LOOKS_AT_ONCE   8 /* checks of channel directories of processes that have not written to us */
-#define PULLS_AT_ONCE   4
+#define LOCAL_BACKLOG_BYTES ((size_t)1 << 20)
+#define RECORDS_AT_ONCE     256
+#define LOOKS_AT_ONCE       8 /* checks of channel directories of processes that have not written to us */
+#define PULLS_AT_ONCE       4
 /* What a peer may have sent that we have not matched; more breaks the protocol (tutti_channel_has_credit). */
 #define MOST_UNMATCHED_BYTES (UINT64_C(2) << 20)
 
-/* Each on_ function handles one kind of record; false: not possible now, or the channel is broken. */
+/* -------------------------------------------------------------------------------------------- matching */
+
+/* TUTTI_ANY_TAG matches users' tags only (>= 0), never the library's. */
+static bool fits(const tutti_request *receive, int source, int64_t tag) {
+    if (receive->peer != TUTTI_ANY_SOURCE && receive->peer != source) return false;
+    return receive->tag == tag || (receive->tag == TUTTI_ANY_TAG && tag >= 0);
+}
+
+/* Takes the posted receive that matches such a message off the posted list and returns it; NULL: none. */
+static tutti_request *take_posted(tutti_port *port, int source, int64_t tag) {
+    tutti_request *request;
+    for (request = TAILQ_FIRST(&port->posted); request != NULL; request = TAILQ_NEXT(request, state_link))
+        if (fits(request, source, tag)) {
+            tutti_request_move(request, TUTTI_PHASE_POSTED, NULL);
+            return request;
+        }
+    return NULL;
+}
+
+/* Records which message a receive has matched. */
+static void note_message(tutti_request *request, int source, int64_t tag, size_t message_bytes) {
+    request->source_rank = source;
+    request->source_tag = tag;
+    request->message_bytes = message_bytes;
+    request->wanted = tutti_min_size(message_bytes, request->bytes);
+}
+
+/* Puts a message (malloc'd) that no receive has asked for at the end of the unexpected list. */
+static void keep(tutti_port *port, tutti_unexpected *message) {
+    message->port = port;
+    TAILQ_INSERT_TAIL(&port->unexpected, message, link);
+}
+
+/* Releases the cost of an eager message from its backlog. */
+static void release_backlog(tutti_port *port, const tutti_unexpected *message) {
+    if (message->channel != NULL) tutti_channel_give_credit(message->channel, message->bytes);
+    else port->kept_bytes -= tutti_channel_cost(message->bytes);
+}
+
+/* The receiver's side copies from the buffer of a send of this process. */
+static void pull_local(tutti_request *receive, tutti_request *send) {
+    receive->partner = send;
+    send->partner = receive;
+    send->message = NULL;
+    receive->source = send->buffer;
+    tutti_transfer_pull(receive);
+}
+
+static void take(tutti_request *request, tutti_unexpected *message) {
+    tutti_port *port = request->port;
+    TAILQ_REMOVE(&port->unexpected, message, link);
+    note_message(request, message->source, message->tag, message->bytes);
+    if (message->whole) {
+        if (request->wanted > 0) memcpy(request->buffer, message->payload, request->wanted);
+        release_backlog(port, message);
+        tutti_request_received(request);
+    } else if (message->sender != NULL) {
+        pull_local(request, message->sender);
+    } else {
+        tutti_transfer_accept(request, message->channel, message->transfer, message->address);
+    }
+    free(message);
+}
+
+void tutti_incoming_receive(tutti_request *request) {
+    tutti_unexpected *message;
+    for (message = TAILQ_FIRST(&request->port->unexpected); message != NULL; message = TAILQ_NEXT(message, link))
+        if (fits(request, message->source, message->tag)) {
+            take(request, message);
+            return;
+        }
+    tutti_request_move(request, TUTTI_PHASE_POSTED, &request->port->posted);
+}
+
+void tutti_incoming_drop(tutti_port *port) {
+    tutti_unexpected *message;
+    while ((message = TAILQ_FIRST(&port->unexpected)) != NULL) {
+        if (message->sender != NULL) {
+            tutti_request_fail_left(message->sender, port->rank); /* frees the message */
+            continue;
+        }
+        TAILQ_REMOVE(&port->unexpected, message, link);
+        if (message->whole) release_backlog(port, message);
+        else tutti_channel_done(message->channel, message->transfer, /* taken */ false);
+        free(message);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ local sends */
+
+/* Leaves the message to wait for its receive: a small one as a copy, so that the send is complete. */
+static void leave_local(tutti_request *request, tutti_port *to) {
+    size_t cost = tutti_channel_cost(request->bytes);
+    bool copies = request->bytes <= (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES) &&
+                  to->kept_bytes + cost <= LOCAL_BACKLOG_BYTES;
+    tutti_unexpected *message = malloc(sizeof *message + (copies ? request->bytes : 0));
+    if (message == NULL) {
+        tutti_request_end(request, TUTTI_ERR_MEMORY, "no memory to keep a message until its receive is posted");
+        return;
+    }
+    *message = (tutti_unexpected){
+        .source = request->port->rank, .tag = request->tag, .bytes = request->bytes, .whole = copies};
+    keep(to, message);
+    if (!copies) {
+        message->sender = request;
+        request->message = message;
+        return;
+    }
+    if (request->bytes > 0) memcpy(message->payload, request->buffer, request->bytes);
+    to->kept_bytes += cost;
+    tutti_request_end(request, TUTTI_OK, "");
+}
+
+void tutti_incoming_local(tutti_request *request, tutti_port *to) {
+    tutti_request_move(request, TUTTI_PHASE_ANNOUNCED, NULL);
+    if (to == NULL) {
+        tutti_request_fail_left(request, request->peer);
+        return;
+    }
+    tutti_request *receive = take_posted(to, request->port->rank, request->tag);
+    if (receive == NULL) {
+        leave_local(request, to);
+        return;
+    }
+    note_message(receive, request->port->rank, request->tag, request->bytes);
+    pull_local(receive, request);
+}
+
+/* ---------------------------------------------------------------------------------------- records of peers
+ * Each on_ function handles one kind of record; false: not possible now, or the channel is broken.
+ */
 
 /* Finds the rank's port; *port_out is NULL if its communicator is closed. False: the record names a wrong source. */
 static bool find_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out) {
@@ -51,7 +188,7 @@ static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_re
     message->whole = true;
     tutti_channel_copy(channel, record, message->payload, record->bytes);
     channel->came += tutti_channel_cost(record->bytes);
-    tutti_match_keep(port, message);
+    keep(port, message);
     return true;
 }
 
@@ -62,12 +199,12 @@ static bool on_eager(tutti_channels *channel, const tutti_record *record) {
         return false;
     }
     if (!find_port(channel, record, &port)) return false;
-    tutti_request *request = port != NULL ? tutti_match_posted(port, record->source, record->tag) : NULL;
+    tutti_request *request = port != NULL ? take_posted(port, record->source, record->tag) : NULL;
     if (port != NULL && request == NULL) return keep_eager(channel, port, record);
     channel->came += tutti_channel_cost(record->bytes);
     tutti_channel_give_credit(channel, record->bytes);
     if (request == NULL) return true;
-    tutti_match_accept(request, record->source, record->tag, record->bytes);
+    note_message(request, record->source, record->tag, record->bytes);
     tutti_channel_copy(channel, record, request->buffer, request->wanted);
     tutti_request_received(request);
     return true;
@@ -80,9 +217,9 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
         tutti_channel_done(channel, record->transfer, /* taken */ false);
         return true;
     }
-    tutti_request *request = tutti_match_posted(port, record->source, record->tag);
+    tutti_request *request = take_posted(port, record->source, record->tag);
     if (request != NULL) {
-        tutti_match_accept(request, record->source, record->tag, record->bytes);
+        note_message(request, record->source, record->tag, record->bytes);
         tutti_transfer_accept(request, channel, record->transfer, record->address);
         return true;
     }
@@ -90,7 +227,7 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     if (message == NULL) return false;
     message->transfer = record->transfer;
     message->address = record->address;
-    tutti_match_keep(port, message);
+    keep(port, message);
     return true;
 }
 

@@ -1,8 +1,8 @@
 /*
  * Point to point: sends and receives of this process's ranks. This file holds the entry points; immediate.c is the
- * short path of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, request.c ends
- * requests, incoming.c handles incoming records, watchdog.c checks requests that wait too long, channel*.c are the
- * rings, remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators that broke or were left.
+ * short path of blocking calls, incoming.c handles incoming records and finds the receive for a message, transfer.c
+ * moves bytes, request.c ends requests, watchdog.c checks requests that wait too long, channel*.c are the rings,
+ * remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators that broke or were left.
  *
  *   sender                                 receiver
  *   small:
@@ -65,7 +65,7 @@ tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int
     request->tag = tag;
     request->buffer = (char *)(uintptr_t)src; /* only read */
     request->bytes = bytes;
-    if (comm->members[peer].process->self) tutti_match_send_local(request, tutti_p2p_port(comm->id, peer));
+    if (comm->members[peer].process->self) tutti_incoming_local(request, tutti_p2p_port(comm->id, peer));
     else tutti_transfer_send(request);
     tutti_p2p_unlock();
     return TUTTI_OK;
@@ -80,7 +80,7 @@ tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t it
     request->buffer = dst;
     request->bytes = bytes;
     request->item_bytes = item_bytes > 0 ? item_bytes : 1;
-    tutti_match_receive(request);
+    tutti_incoming_receive(request);
     tutti_p2p_unlock();
     return TUTTI_OK;
 }
@@ -232,7 +232,7 @@ void tutti_p2p_close(tutti_comm *comm) {
         *link = port->next;
         count_users(comm, -1);
         fail_all(port, TUTTI_ERR_ABORTED, text);
-        tutti_match_drop_unexpected(port);
+        tutti_incoming_drop(port);
         free(port);
     }
     tutti_p2p_unlock();

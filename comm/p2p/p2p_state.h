@@ -187,21 +187,6 @@ void tutti_transfer_pull(tutti_request *request);
 /* Moves the data that can move on the channel. */
 void tutti_transfer_advance(tutti_channels *channel);
 
-/* ---- match.c */
-
-/* Takes the posted receive that matches such a message off the posted list and returns it; NULL: none. */
-tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag);
-/* Puts a message (malloc'd) that no receive has asked for at the end of the unexpected list. */
-void tutti_match_keep(tutti_port *port, tutti_unexpected *message);
-/* Records which message a receive has matched. */
-void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes);
-/* Starts a receive: takes the first unexpected message that matches, or posts the receive. */
-void tutti_match_receive(tutti_request *request);
-/* Starts a send to a rank of this process. */
-void tutti_match_send_local(tutti_request *request, tutti_port *to);
-/* Drops the messages that no receive will ask for any more. */
-void tutti_match_drop_unexpected(tutti_port *port);
-
 /* ---- notify.c */
 
 /* Notifies all other ranks that this rank leaves. Under the lock. */
@@ -211,6 +196,12 @@ bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *r
 
 /* ---- incoming.c */
 
+/* Starts a receive: takes the first unexpected message that matches, or posts the receive. */
+void tutti_incoming_receive(tutti_request *request);
+/* Starts a send to a rank of this process. */
+void tutti_incoming_local(tutti_request *request, tutti_port *to);
+/* Drops the messages that no receive will ask for any more. */
+void tutti_incoming_drop(tutti_port *port);
 /* Reads the records that have come; true when none is left for now. */
 bool tutti_incoming_read(tutti_channels *channel);
 /* Reads the records that have come on all channels, moves the data that can move, and some of each pull. */
