@@ -20,7 +20,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(NCCL, STRUCT, "nccl", "comm/gpu/nccl/nccl.c", "an NCCL communicator"),
     ROW(NCCL_LIBRARY, LEFT, "nccl_library", "comm/gpu/nccl/nccl_library.c", "the search for the NCCL library"),
     ROW(STAGED, UNUSED, "staged", "comm/gpu/staged/staged.c", "which calls are in which streams"),
-    ROW(SAME_GPU, UNUSED, "same_gpu", "comm/gpu/same_gpu/same_gpu_keep.c",
+    ROW(SAME_GPU, UNUSED, "same_gpu", "comm/gpu/same_gpu/same_gpu_memory.c",
         "counters, slots and mappings kept for reuse"),
     ROW(QUEUE, STRUCT, "queue", "comm/queue/queue.c", "a communicator's queue and the state of its worker"),
     ROW(P2P, UNUSED, "p2p", "comm/p2p/p2p.c", "all of point to point: ports, requests, messages, channels"),

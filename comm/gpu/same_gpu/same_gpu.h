@@ -164,7 +164,7 @@ static inline size_t tutti_same_gpu_piece(size_t bytes, size_t segment_bytes, ui
     return tutti_min_size(bytes - *start_out, segment_bytes);
 }
 
-/* same_gpu_regions.c: maps the first allocation shared by the next rank in another process. */
+/* same_gpu_memory.c: maps the first allocation shared by the next rank in another process. */
 tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
 void tutti_same_gpu_close_imports(tutti_same_gpu *s);
 /* Adds an allocation to this rank's directory, so that peers can map it; does nothing if all ranks share a process. */
@@ -175,6 +175,15 @@ tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *mem
 /* Finds the address of a region of `rank` in this process. TUTTI_ERR_DATA: the region is invalid. */
 tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
                                  const tutti_same_gpu_region *region, void **memory_out);
+/* The rest outlives communicators. Returns the GPU address of the counters, in the heap of `owner`. */
+tutti_status tutti_same_gpu_pin(const tutti_device *device, struct tutti_peer *owner, tutti_same_gpu_counters *counters,
+                                tutti_same_gpu_counters **on_device_out);
+/* Zeroed counters in this process's heap. */
+tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out);
+void tutti_same_gpu_return_counters(void *memory);
+/* Takes an allocation of exactly `bytes` on that GPU, which must be current. */
+tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out);
+void tutti_same_gpu_return_slot(const char *memory);
 
 /* same_gpu_steps.c: steps of the plan's stream; `pieces` is TUTTI_SAME_GPU_END for the last piece. They are gathered in
  * the plan, since one driver call for several costs hardly more than for one; flush enqueues them, and must precede
@@ -193,19 +202,6 @@ tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tut
  * which is called at the end of the communicator. Takes ownership of the slots. */
 void tutti_same_gpu_release_streams(tutti_same_gpu *s);
 void tutti_same_gpu_release_leave(tutti_same_gpu *s);
-
-/* same_gpu_keep.c: what outlives communicators. Returns the GPU address of the counters, in the heap of `owner`. */
-tutti_status tutti_same_gpu_pin(const tutti_device *device, struct tutti_peer *owner, tutti_same_gpu_counters *counters,
-                                tutti_same_gpu_counters **on_device_out);
-/* Zeroed counters in this process's heap. */
-tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out);
-void tutti_same_gpu_return_counters(void *memory);
-/* Maps memory of a peer, once in a process; each `map` has one `unmap`, or none where the mapping is to stay. */
-tutti_status tutti_same_gpu_map(const tutti_device *device, const tutti_device_export *exported, void **base_out);
-void tutti_same_gpu_unmap(const tutti_device *device, const tutti_device_export *exported);
-/* Takes an allocation of exactly `bytes` on that GPU, which must be current. */
-tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out);
-void tutti_same_gpu_return_slot(const char *memory);
 
 /* same_gpu_launch.c: compares all posts and prepares what the caller needs to launch every piece. */
 typedef struct tutti_same_gpu_launch tutti_same_gpu_launch;

@@ -1,26 +1,208 @@
 /*
- * The memory of ranks on one GPU that others map: what a rank has exported, and what it has mapped of its peers. See
- * same_gpu.h.
+ * The memory of ranks on one GPU: what a rank has exported, what it has mapped of its peers, and what the process keeps
+ * when a communicator is destroyed. See same_gpu.h.
  *
- *   Tutti's blocks     (tutti_mem_alloc_cuda, slots) stay allocated until the process ends, and so do their mappings
- *   CUDA's allocations (cudaMalloc, PyTorch's segments) may be freed at any time. CUDA keeps the memory until the last
- *                      mapping is closed, so a rank that finds one of its own freed says so on its board, and peers
- *                      close their mappings of it. An allocation is known by its number, since a later one may have its
- *                      address.
- *
- * Invariant: an entry of a directory changes only after its allocation was freed. That waits for all streams of its
- * owner, so no call that uses the entry is under way on any rank.
+ * Invariants: an entry of a directory changes only after its allocation was freed. That waits for all streams of its
+ * owner, so no call that uses the entry is under way on any rank. Counters and slots are returned only when no stream
+ * uses them any more.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/device_memory.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
+#include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 
-/* ------------------------------------------------------------------------------------------- what is exported */
+/* ------------------------------------------------------------------------------------------------ what is kept
+ * Slots, counters and mappings of peers' memory. Returning any of them to CUDA waits for all streams of the GPU,
+ * including those that wait for a peer; a rank that destroys a communicator must not wait. So the next communicator
+ * reuses them, and they are freed with the process.
+ */
+
+/* The GPU address of counters: pinned once per process, even if several of its threads are ranks. */
+typedef struct pin {
+    tutti_same_gpu_counters *counters, *on_device;
+    struct pin *next;
+} pin;
+
+typedef struct mapping {
+    tutti_device_export exported;
+    void *base;
+    int users;
+    struct mapping *next;
+} mapping;
+
+/* A slot, free or in use. */
+typedef struct slot {
+    char *memory;
+    size_t bytes;
+    int index; /* index of its GPU */
+    bool in_use;
+    struct slot *next;
+} slot;
+
+typedef struct spare_counters {
+    tutti_same_gpu_counters *counters;
+    struct spare_counters *next;
+} spare_counters;
+
+static struct {
+    pin *pins;
+    mapping *mappings;
+    slot *slots;
+    spare_counters *counters;
+} kept;
+
+/* ------------------------------------------------------------------------------------------------ counters */
+
+/* With the lock held. */
+static tutti_status add_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
+                            pin **pin_out) {
+    pin *p;
+    void *on_device;
+    TUTTI_TRY(tutti_calloc(1, sizeof *p, &p));
+    tutti_status status = device->pin(counters, sizeof *counters, &on_device);
+    if (status != TUTTI_OK) {
+        free(p);
+        return tutti_fail_context(status, "counters of ranks on one GPU");
+    }
+    tutti_peer_retain(owner); /* keeps its heap mapped at this address */
+    *p = (pin){.counters = counters, .on_device = on_device, .next = kept.pins};
+    kept.pins = p;
+    *pin_out = p;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_gpu_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
+                                tutti_same_gpu_counters **on_device_out) {
+    tutti_status status = TUTTI_OK;
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    pin *p = kept.pins;
+    while (p != NULL && p->counters != counters) p = p->next;
+    if (p == NULL) status = add_pin(device, owner, counters, &p);
+    if (status == TUTTI_OK) *on_device_out = p->on_device;
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+    return status;
+}
+
+tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out) {
+    void *memory = NULL;
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    spare_counters *spare = kept.counters;
+    if (spare != NULL) kept.counters = spare->next;
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+    if (spare == NULL) TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof **counters_out, &memory));
+    else memory = memset(spare->counters, 0, sizeof *spare->counters);
+    free(spare);
+    *counters_out = memory;
+    return TUTTI_OK;
+}
+
+/* All ranks have left. If one of them has released its streams, it may continue to do so, and streams may still count:
+ * then this function leaks the counters, which is harmless. It also leaks them if it cannot allocate the list entry. */
+void tutti_same_gpu_return_counters(void *memory) {
+    tutti_same_gpu_counters *counters = memory;
+    if (atomic_load_explicit(&counters->released, memory_order_acquire)) return;
+    spare_counters *spare = malloc(sizeof *spare);
+    if (spare == NULL) return;
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    *spare = (spare_counters){.counters = counters, .next = kept.counters};
+    kept.counters = spare;
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+}
+
+/* ------------------------------------------------------------------------------------------------- imports */
+
+/* Maps memory of a peer, once in a process; each `map` has one `unmap`, or none where the mapping is to stay. */
+static tutti_status map(const tutti_device *device, const tutti_device_export *exported, void **base_out) {
+    tutti_status status = TUTTI_OK;
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    mapping *m = kept.mappings;
+    while (m != NULL && memcmp(&m->exported, exported, sizeof *exported) != 0) m = m->next;
+    if (m == NULL) {
+        void *base;
+        status = tutti_calloc(1, sizeof *m, &m);
+        if (status == TUTTI_OK) status = device->import_memory(exported, &base);
+        if (status == TUTTI_OK) {
+            *m = (mapping){.exported = *exported, .base = base, .next = kept.mappings};
+            kept.mappings = m;
+        } else {
+            free(m);
+            m = NULL;
+        }
+    }
+    if (m != NULL) {
+        m->users++;
+        *base_out = m->base;
+    }
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+    return status;
+}
+
+static void unmap(const tutti_device *device, const tutti_device_export *exported) {
+    mapping *unused = NULL;
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    mapping **at = &kept.mappings;
+    while (*at != NULL && memcmp(&(*at)->exported, exported, sizeof *exported) != 0) at = &(*at)->next;
+    if (*at != NULL && --(*at)->users == 0) {
+        unused = *at;
+        *at = unused->next;
+        (void)device->close_import(unused->base); /* under the lock: the next mapping of it comes behind this */
+    }
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+    free(unused);
+}
+
+/* --------------------------------------------------------------------------------------------------- slots */
+
+/* With the lock held. */
+static tutti_status add_slot(const tutti_device *device, int index, size_t bytes, slot **slot_out) {
+    slot *new;
+    void *memory;
+    TUTTI_TRY(tutti_calloc(1, sizeof *new, &new));
+    tutti_status status = device->alloc(bytes, &memory);
+    if (status != TUTTI_OK) {
+        free(new);
+        return status;
+    }
+    *new = (slot){.memory = memory, .bytes = bytes, .index = index, .next = kept.slots};
+    kept.slots = new;
+    *slot_out = new;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out) {
+    tutti_status status = TUTTI_OK;
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    slot *found = kept.slots;
+    while (found != NULL && (found->in_use || found->bytes != bytes || found->index != index)) found = found->next;
+    if (found == NULL) status = add_slot(device, index, bytes, &found);
+    if (status == TUTTI_OK) {
+        found->in_use = true;
+        *memory_out = found->memory;
+    }
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+    return status;
+}
+
+void tutti_same_gpu_return_slot(const char *memory) {
+    tutti_lock(TUTTI_LOCK_SAME_GPU);
+    for (slot *s = kept.slots; s != NULL; s = s->next)
+        if (s->memory == memory) s->in_use = false;
+    tutti_unlock(TUTTI_LOCK_SAME_GPU);
+}
+
+/* ------------------------------------------------------------------------------------------- what is exported
+ * Tutti's blocks     (tutti_mem_alloc_cuda, slots) stay allocated until the process ends, and so do their mappings
+ * CUDA's allocations (cudaMalloc, PyTorch's segments) may be freed at any time. CUDA keeps the memory until the last
+ *                    mapping is closed, so a rank that finds one of its own freed says so on its board, and peers
+ *                    close their mappings of it. An allocation is known by its number, since a later one may have its
+ *                    address.
+ */
 
 static bool is_in(const tutti_same_gpu_export *entry, const void *memory, size_t bytes) {
     uint64_t offset = (uint64_t)(uintptr_t)memory - entry->address, all = atomic_load(&entry->bytes);
@@ -143,7 +325,7 @@ tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *mem
 /* --------------------------------------------------------------------------------------------- what is mapped */
 
 static void drop(tutti_same_gpu *s, tutti_same_gpu_import *import) {
-    if (import->base != NULL) tutti_same_gpu_unmap(s->device, &import->exported);
+    if (import->base != NULL) unmap(s->device, &import->exported);
     import->base = NULL;
 }
 
@@ -176,8 +358,7 @@ static tutti_status import(tutti_same_gpu *s, int rank, int index) {
     drop(s, own);
     own->exported = entry->exported;
     own->may_be_freed = entry->may_be_freed;
-    return tutti_fail_context(tutti_same_gpu_map(s->device, &own->exported, &own->base),
-                              "memory of rank %d on the same GPU", rank);
+    return tutti_fail_context(map(s->device, &own->exported, &own->base), "memory of rank %d on the same GPU", rank);
 }
 
 tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s) {
