@@ -1,6 +1,6 @@
 /*
- * The nodes of one job as seen by their thread, shared by launch_nodes_end.c (heartbeats, and leaving),
- * launch_nodes_meet.c (gathering) and launch_nodes.c (thread and events).
+ * The nodes of one job as seen by their thread, shared by launch_nodes_end.c (heartbeats, and leaving) and
+ * launch_nodes.c (gathering, thread and events).
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCH_NODES_STATE_H
 #define TUTTI_BOOTSTRAP_LAUNCH_NODES_STATE_H
@@ -79,18 +79,6 @@ const char *tutti_launch_name_node(const tutti_launch_nodes *nodes, int node, ch
  * exist. count_out: their number. */
 tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *name, char *text, size_t capacity,
                                       int *count_out);
-
-/* ---- launch_nodes_meet.c */
-
-tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes);
-/* Returns TUTTI_OK when all nodes have joined the attempt; or fails with TUTTI_ERR_ABORTED, sets `apart` and leaves
- * the reason as the error text of the thread. */
-tutti_status tutti_launch_nodes_gather(tutti_launch_nodes *nodes);
-/* Whether this tuttirun is the one that has joined with the number of this node. */
-tutti_status tutti_launch_is_here(tutti_launch_nodes *nodes, bool *here_out);
-/* Publishes "all" or the reason why the nodes cannot start together, unless another node was first. Returns what
- * tutti_launch_nodes_gather returns for the text that was published first. */
-tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *text);
 
 /* ---- launch_nodes_end.c */
 
