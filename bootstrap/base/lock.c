@@ -14,7 +14,7 @@ tutti_lock_row tutti_locks[TUTTI_LOCK_KINDS] = {
     ROW(OWN_STORE, UNUSED, "own_store", "bootstrap/launcher/rendezvous.c", "the store that this process serves"),
     ROW(GPU_MAKING, UNUSED, "gpu_making", "comm/gpu/stream_comm.c", "the creation of comm->cuda.streams"),
     ROW(STREAM_ORDER, STRUCT, "stream_order", "comm/gpu/stream.c", "the order of a communicator's calls in streams"),
-    ROW(WATCHDOG, UNUSED, "watchdog", "comm/gpu/watchdog.c", "the list of communicators with calls in streams"),
+    ROW(WATCHDOG, UNUSED, "watchdog", "comm/gpu/inflight.c", "the list of communicators with calls in streams"),
     ROW(INFLIGHT, STRUCT, "inflight", "comm/gpu/inflight.c", "a communicator's calls in flight in streams"),
     ROW(NCCL_MEMORY, UNUSED, "nccl_memory", "comm/gpu/nccl/nccl_memory.c", "the blocks registered with NCCL"),
     ROW(NCCL, STRUCT, "nccl", "comm/gpu/nccl/nccl.c", "an NCCL communicator"),

@@ -1,5 +1,5 @@
 /*
- * Collectives in flight in streams, the checks of those that do not complete, and how they end. See stream_state.h.
+ * Collectives in flight in streams, the thread that watches them (the watcher), and how they end. See stream_state.h.
  *
  * A call succeeds if the stream has passed its mark and the communicator was not broken until then. For an engine
  * without checks of its own, the watcher then looks for late calls, mismatched calls, and calls that need a dead or
@@ -7,11 +7,13 @@
  * checked first. Any finding breaks the communicator. When the communicator breaks, its engine releases the streams,
  * works fail at once, and in-flight calls are freed when the streams have passed their marks.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/lock.h"
 #include "bootstrap/base/settings.h"
+#include "bootstrap/base/thread.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
 #include "comm/health/heartbeat.h"
@@ -22,6 +24,10 @@
 #define GRACE_NS      INT64_C(400000000)  /* for the mark of a call that a rank finished before it ended */
 #define LEFT_GRACE_NS INT64_C(1500000000) /* the same before it left, which takes a while on a busy host */
 #define DEFER_NS      TUTTI_NS_PER_S      /* between the deadlines of ranks of several hosts, at most */
+
+#define NAP_NS       TUTTI_NS_PER_MS
+#define SHORT_NAP_NS (30 * TUTTI_NS_PER_US)
+#define LONG_NAP_NS  (50 * TUTTI_NS_PER_MS)
 
 /* ---------------------------------------------------------------------------------------------- the list */
 
@@ -317,22 +323,93 @@ static void look(tutti_stream_comm *gpu) {
     if (status != TUTTI_OK) release_all(gpu, status);
 }
 
-bool tutti_stream_look(tutti_stream_comm *gpu) {
+/* --------------------------------------------------------------------------------------------- the watcher
+ * One thread watches all communicators of this process with calls in flight in streams. It checks about every
+ * millisecond; more often while a thread waits for a work or messages are in flight, less often if there are only calls
+ * in graphs. It starts with the first such call and ends after one second without any. It holds one reference to each
+ * communicator in its list.
+ */
+
+/* One check: completes calls that are done or have failed. False: nothing is left to watch. busy_out: a call or message
+ * is known to be in flight; otherwise the watcher may check less often. */
+static bool look_at(tutti_stream_comm *gpu, bool *busy_out) {
     tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
         look(gpu);
-        goes_on = is_busy(gpu) || (gpu->tracks->captured && !gpu->tracks->aborted);
+        *busy_out = is_busy(gpu);
+        goes_on = *busy_out || (gpu->tracks->captured && !gpu->tracks->aborted);
     }
     tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
     return goes_on;
 }
 
-bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
-    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    bool busy = is_busy(gpu);
-    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
-    return busy;
+static tutti_stream_comm *watched; /* the list; linked by gpu->next_watched */
+static bool any_busy;              /* calls were in flight at the last check */
+static atomic_int attended;        /* threads that wait for works */
+
+/* Checks all communicators of the list; removes those that need no watching and returns them, with their
+ * references. */
+static tutti_stream_comm *look_at_all(void) {
+    tutti_stream_comm **link = &watched, *gpu, *idle = NULL;
+    any_busy = false;
+    while ((gpu = *link) != NULL) {
+        bool busy = false;
+        if (look_at(gpu, &busy)) {
+            any_busy = any_busy || busy;
+            link = &gpu->next_watched;
+            continue;
+        }
+        *link = gpu->next_watched;
+        gpu->watched = false;
+        gpu->next_idle = idle; /* not next_watched: it may be added again as soon as the lock is free */
+        idle = gpu;
+    }
+    return idle;
+}
+
+static void release(tutti_stream_comm *idle) {
+    while (idle != NULL) {
+        tutti_stream_comm *next = idle->next_idle;
+        tutti_comm_release(idle->comm);
+        idle = next;
+    }
+}
+
+static bool watch(int64_t *nap_ns_out) {
+    for (tutti_stream_comm *idle; (idle = look_at_all()) != NULL;) {
+        tutti_unlock(TUTTI_LOCK_WATCHDOG);
+        release(idle); /* may free a communicator */
+        tutti_lock(TUTTI_LOCK_WATCHDOG);
+    }
+    bool hurries = any_busy && (atomic_load_explicit(&attended, memory_order_relaxed) > 0 || tutti_p2p_pending());
+    *nap_ns_out = hurries ? SHORT_NAP_NS : any_busy ? NAP_NS : watched != NULL ? LONG_NAP_NS : TUTTI_NS_PER_S;
+    return watched != NULL;
+}
+
+static tutti_service watcher = {
+    .thread = TUTTI_THREAD_CUDA_WATCH, .lock = TUTTI_LOCK_WATCHDOG, .round = watch, .most_threads = 1};
+
+void tutti_stream_watch(tutti_stream_comm *gpu) {
+    tutti_lock(TUTTI_LOCK_WATCHDOG);
+    bool sleeps = !any_busy; /* for long */
+    if (!gpu->watched) {
+        tutti_comm_retain(gpu->comm);
+        gpu->watched = true;
+        gpu->next_watched = watched;
+        watched = gpu;
+        sleeps = true;
+    }
+    if (sleeps) tutti_service_wake(&watcher);
+    tutti_unlock(TUTTI_LOCK_WATCHDOG);
+}
+
+void tutti_stream_attend(int change) {
+    atomic_fetch_add_explicit(&attended, change, memory_order_relaxed);
+    if (change < 0) return;
+    tutti_lock(TUTTI_LOCK_WATCHDOG);
+    if (watched != NULL) tutti_service_wake(&watcher);
+    tutti_unlock(TUTTI_LOCK_WATCHDOG);
 }
 
 /* --------------------------------------------------------------------------------------------- destruction */

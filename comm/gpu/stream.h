@@ -3,7 +3,7 @@
  *
  *   calling thread     checks the call, chooses the engine (once), calls engine->enqueue between two marks   stream.c
  *   engine             carries out collectives in streams: single, nccl, same_gpu, staged                    engines.c
- *   watcher            one thread per process: checks marks, deadlines and deaths; completes works           watchdog.c
+ *   watcher            one thread per process: checks marks, deadlines and deaths; completes works           inflight.c
  *
  * A call never waits for a peer, except the first collective on CUDA memory of a communicator: there the ranks
  * exchange their capabilities, and the engine is chosen and opened. All ranks choose the same engine because they

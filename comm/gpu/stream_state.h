@@ -1,7 +1,7 @@
 /*
  * Shared by the files that handle a communicator's calls in flight in streams.
  *
- *   in-flight call   a collective: the marks before and behind it, the user's work; completed by tutti_stream_look
+ *   in-flight call   a collective: the marks before and behind it, the user's work; completed by the watcher
  *   message          a send or receive: pinned memory, the host message in it, a mark; messages.c
  */
 #ifndef TUTTI_STREAM_STATE_H
@@ -60,19 +60,12 @@ void tutti_inflight_add(tutti_stream_comm *gpu, tutti_inflight *track);
 void tutti_inflight_capture(tutti_stream_comm *gpu);
 /* Returns an in-flight call that was not enqueued. */
 void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track);
-/* One check by the watcher: completes calls that are done or have failed. False: nothing is left to watch. */
-bool tutti_stream_look(tutti_stream_comm *gpu);
-/* True if a call or message is known to be in flight; otherwise the watcher may check less often. */
-bool tutti_stream_is_busy(tutti_stream_comm *gpu);
+/* Adds the communicator to the watcher's list and wakes the watcher. */
+void tutti_stream_watch(tutti_stream_comm *gpu);
 /* From now on the watcher skips the communicator, and need not wait for the engine. True: calls are in graphs. */
 bool tutti_inflight_close(tutti_stream_comm *gpu);
 /* Frees all in-flight calls of a closed communicator. */
 void tutti_inflight_free(tutti_stream_comm *gpu);
-
-/* ---------------------------------------------------------------------------------------- watchdog.c */
-
-/* Adds the communicator to the watcher's list and wakes the watcher. */
-void tutti_stream_watch(tutti_stream_comm *gpu);
 
 /* --------------------------------------------------------------------------------------- messages.c */
 
