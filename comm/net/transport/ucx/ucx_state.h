@@ -2,10 +2,9 @@
  * Inside the module libtutti_ucx.so: the state of a pipe over UCX.
  *
  * A pipe has a worker and an endpoint of its own. The stream is sent as active messages that carry their offset in
- * the stream, since UCX does not guarantee order. A message of up to TUTTI_UCX_EAGER_BYTES carries its bytes; a
- * larger piece waits at the sender until the receiver has named a destination, and then moves directly into the
- * receiver's buffer, by RDMA where UCX supports that. (UCX's own streams would drop bytes without a posted receive
- * when the other side closes.)
+ * the stream, since UCX does not guarantee order. A short message carries its bytes; a larger piece waits at the sender
+ * until the receiver has named a destination, and then moves directly into the receiver's buffer, by RDMA where UCX
+ * supports that. (UCX's own streams would drop bytes without a posted receive when the other side closes.)
  *
  * Invariant: messages in the user's memory are counted by sends_running and receives_running. `status` of the pipe
  * is set only after both are 0 (tutti_ucx_stop).
@@ -21,13 +20,8 @@
 #define TUTTI_UCX_PARTS         4
 #define TUTTI_UCX_WINDOW        4 /* pieces under way at once, in each direction */
 #define TUTTI_UCX_STAGE_BYTES   ((size_t)8 << 10)
-#define TUTTI_UCX_EAGER_BYTES   ((size_t)64 << 10)
-#define TUTTI_UCX_PIECE_BYTES   ((size_t)1 << 20)
-#define TUTTI_UCX_MESSAGE       1          /* id of the active message */
-#define TUTTI_UCX_HELLO         UINT64_MAX /* in place of an offset: the greeting */
+#define TUTTI_UCX_MESSAGE       1 /* id of the active message */
 #define TUTTI_UCX_CLOSE_WAIT_MS 50
-#define TUTTI_UCX_LAST_WORDS_MS 20
-#define TUTTI_UCX_STOP_WAIT_MS  1000
 
 /* The header of a message. */
 typedef struct tutti_ucx_header {
@@ -120,8 +114,6 @@ void tutti_ucx_stop(tutti_ucx_pipe *u);
 bool tutti_ucx_finish(tutti_ucx_pipe *u, ucs_status_ptr_t request, int64_t most_ms);
 
 tutti_status tutti_ucx_send(tutti_pipe *pipe, const struct iovec *parts, int nparts);
-/* Hands parts to UCX, as many as it may take now. */
-void tutti_ucx_submit(tutti_ucx_pipe *u);
 /* Sends the greeting over UCX. */
 void tutti_ucx_greet(tutti_ucx_pipe *u);
 
@@ -129,14 +121,10 @@ tutti_status tutti_ucx_recv(tutti_pipe *pipe, void *dst, size_t bytes);
 /* UCX calls it for each received message. */
 ucs_status_t tutti_ucx_arrive(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                               const ucp_am_recv_param_t *param);
-/* Moves received bytes into the user's buffer, and fetches offered messages. */
-void tutti_ucx_take(tutti_ucx_pipe *u);
 /* Refuses offered messages, present and future. */
 void tutti_ucx_refuse_offers(tutti_ucx_pipe *u);
 /* Call it only when nothing is running any more. */
 void tutti_ucx_free_arrivals(tutti_ucx_pipe *u);
-/* Checks whether the other side has closed the pipe, or is gone. */
-void tutti_ucx_look(tutti_ucx_pipe *u);
 
 tutti_status tutti_ucx_progress(tutti_pipe *pipe);
 int tutti_ucx_sleep_on(tutti_pipe *pipe, short *events_out);
