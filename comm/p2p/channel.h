@@ -38,7 +38,7 @@
 #define TUTTI_CHANNEL_LARGE_RING_BYTES ((size_t)2 << 20)
 /* Bytes that only answers (CLEAR, DONE) may use, so that they hardly ever wait. */
 #define TUTTI_CHANNEL_RESERVE_BYTES ((size_t)4 << 10)
-#define TUTTI_RECORD_TINY_BYTES     24
+#define TUTTI_RECORD_TINY_BYTES     32
 
 typedef enum tutti_record_kind {
     TUTTI_RECORD_EAGER = 1, /* a message with its bytes */
@@ -50,6 +50,9 @@ typedef enum tutti_record_kind {
     TUTTI_RECORD_LEFT,   /* between hosts: `source` has destroyed the communicator */
     TUTTI_RECORD_END
 } tutti_record_kind;
+
+/* In a ring, added to the kind: TUTTI_GAP_BYTES of the ring after the record stay unused. */
+#define TUTTI_RECORD_GAP (UINT32_C(1) << 8)
 
 /*
  * One line in a ring. The payload follows in whole lines, except for an eager message that fits into `tiny`. Larger
@@ -64,10 +67,10 @@ typedef struct tutti_record {
     uint64_t comm_id; /* messages: communicator, ranks and tag */
     int32_t source, destination;
     int64_t tag;
-    uint64_t bytes;
     union {
-        uint8_t tiny[TUTTI_RECORD_TINY_BYTES];
+        uint8_t tiny[TUTTI_RECORD_TINY_BYTES]; /* an eager message's bytes, if there are not more than this */
         struct {
+            uint64_t bytes;    /* of the message; FRAGMENT, DONE, BROKEN: see the kinds */
             uint64_t transfer; /* the id that the reader of this record gave the transfer; ANNOUNCE: the writer's id */
             uint64_t answer;   /* CLEAR: the id that the receiver gave the transfer */
             union {
@@ -105,6 +108,7 @@ typedef struct tutti_channels {
     uint64_t generation;               /* of the peer's channel directory, at the last check */
     uint64_t head, tail_seen;          /* our ring: bytes written; bytes read by the peer, at the last check */
     uint64_t tail;                     /* the peer's ring: bytes read */
+    bool gap;                          /* the record at tail, which tutti_channel_peek has read, is followed by a gap */
     /* cost of eager messages to the peer: all; matched with a receive, at the last check */
     uint64_t sent, matched_seen;
     uint64_t came, matched;              /* cost of eager messages from the peer: all; matched with a receive */

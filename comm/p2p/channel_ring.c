@@ -29,7 +29,10 @@
 #define STRAIGHT_BYTES   ((size_t)1 << 10)
 #define STREAMS_PER_LOOK 256 /* payloads between two checks of the distance */
 #define LOOKS_FOR_PART   4096
-#define PREFETCHED_BYTES ((size_t)512)
+#define PREFETCHED_BYTES ((size_t)2 << 10)
+/* Payloads from this size on are followed by a gap (TUTTI_GAP_BYTES). */
+#define LEAST_GAP_PAYLOAD    ((size_t)256)
+#define MOST_GAP_PAYLOAD_FAR ((size_t)4 << 10)
 
 /* --------------------------------------------------------------------------------------------- writing */
 
@@ -50,10 +53,23 @@ static size_t part_count(const tutti_channels *channel, const tutti_record *reco
     return record->payload_bytes <= bytes ? 1 : (record->payload_bytes - 1) / bytes + 1;
 }
 
+/* Returns true if this side leaves a gap after the record. A small ring has no room for gaps, and after payloads that go
+ * past the caches they made messages slower. */
+static bool leaves_gap(const tutti_channels *channel, const tutti_record *record) {
+    size_t most = channel->distant ? MOST_GAP_PAYLOAD_FAR : SIZE_MAX;
+    return channel->own_bytes >= TUTTI_CHANNEL_LARGE_RING_BYTES && record->payload_bytes >= LEAST_GAP_PAYLOAD &&
+           record->payload_bytes <= most;
+}
+
 /* Bytes of the ring that the record takes. */
-static size_t span(const tutti_channels *channel, const tutti_record *record) {
+static size_t span(const tutti_channels *channel, const tutti_record *record, bool gap) {
     if (is_tiny(record)) return sizeof *record;
-    return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE);
+    return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE) +
+           (gap ? TUTTI_GAP_BYTES : 0);
+}
+
+static size_t own_span(const tutti_channels *channel, const tutti_record *record) {
+    return span(channel, record, leaves_gap(channel, record));
 }
 
 /* Offset, from the start of the record, of the line in front of a part. */
@@ -62,7 +78,7 @@ static size_t part_offset(const tutti_channels *channel, const tutti_record *rec
 }
 
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
-    size_t wanted = span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
+    size_t wanted = own_span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
     if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= channel->own_bytes)) return true;
     if (channel->theirs == NULL || channel->broken) return false;
     uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
@@ -111,19 +127,18 @@ static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
     return (_Atomic uint32_t *)&record_at(channel, at)->kind;
 }
 
-/* Position of the line after a part of the record at this position. */
-static uint64_t part_end(const tutti_channels *channel, uint64_t at, const tutti_record *record, size_t part) {
-    size_t bytes =
-        tutti_min_size(record->payload_bytes - part * part_bytes(channel, record), part_bytes(channel, record));
-    return at + part_offset(channel, record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
+/* Position of the mark after a part of the record at this position: in front of the next part, or the next record. */
+static uint64_t mark_after(const tutti_channels *channel, uint64_t at, const tutti_record *record, size_t part) {
+    bool last = part + 1 == part_count(channel, record);
+    return at + (last ? own_span(channel, record) : part_offset(channel, record, part + 1));
 }
 
-/* Clears the lines after all parts, prefetched together: one after the other, each would take the round trip. */
+/* Clears the marks after all parts, prefetched together: one after the other, each would take the round trip. */
 static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
     size_t parts = part_count(channel, record);
-    for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(channel, at, record, i)));
+    for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, mark_after(channel, at, record, i)));
     for (size_t i = 0; i < parts; i++)
-        atomic_store_explicit(kind_at(channel, part_end(channel, at, record, i)), 0, memory_order_relaxed);
+        atomic_store_explicit(kind_at(channel, mark_after(channel, at, record, i)), 0, memory_order_relaxed);
 }
 
 /* Writes the record's own line, at once and last: the reader polls it, and would take it back in between. */
@@ -138,15 +153,16 @@ static void write_line(tutti_channels *channel, uint64_t at, const tutti_record 
     __atomic_store_n(&line->source, record->source, __ATOMIC_RELAXED); /* not both at once */
     __atomic_store_n(&line->destination, record->destination, __ATOMIC_RELAXED);
     line->tag = record->tag;
-    line->bytes = record->bytes;
     if (carries) {
         if (record->payload_bytes > 0) memcpy(line->tiny, tiny, record->payload_bytes);
     } else {
+        line->bytes = record->bytes;
         line->transfer = record->transfer;
         line->answer = record->answer;
         line->address = record->address;
     }
-    atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
+    uint32_t kind = record->kind | (leaves_gap(channel, record) ? TUTTI_RECORD_GAP : 0);
+    atomic_store_explicit(kind_at(channel, at), kind, memory_order_release); /* pairs with _peek */
 }
 
 /* Writes a record with a payload of STREAM_FAR_BYTES or more, and publishes each part. */
@@ -166,9 +182,19 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
     if (!past) note_distance(channel, tutti_ticks() - start, total);
 }
 
+/* Fetches the lines of the next such record and the mark after it: they come back while no thread waits. */
+static void fetch_next(tutti_channels *channel, const tutti_record *record) {
+    uint64_t next = channel->head; /* whose first line has just been written */
+    if (!is_tiny(record) && record->payload_bytes > TUTTI_MOST_FETCHED_BYTES) return;
+    size_t bytes = is_tiny(record) ? 0 : record->payload_bytes;
+    for (size_t at = 0; at < bytes; at += TUTTI_CACHE_LINE)
+        tutti_prefetch_to_write(record_at(channel, next + sizeof *record + at));
+    tutti_prefetch_to_write(record_at(channel, next + own_span(channel, record)));
+}
+
 static void write_record(tutti_channels *channel, const tutti_record *record, const void *payload) {
     uint64_t at = channel->head;
-    channel->head += span(channel, record);
+    channel->head += own_span(channel, record);
     if (record->payload_bytes >= STREAM_FAR_BYTES) {
         write_parts(channel, at, record, payload);
         tutti_channel_ring(channel);
@@ -179,9 +205,7 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
         ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
     tutti_channel_ring(channel);
-    /* Prefetches the lines of the next such record and the one after: they come back while no thread waits. */
-    for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
-        tutti_prefetch_to_write(record_at(channel, channel->head + next));
+    fetch_next(channel, record);
 }
 
 /* To another host: only the system reads our ring, at once if it can. */
@@ -190,11 +214,11 @@ static void write_far(tutti_channels *channel, const tutti_record *record, const
     size_t bytes = is_tiny(record) ? 0 : record->payload_bytes;
     write_line(channel, at, record, payload);
     bool straight =
-        bytes >= STRAIGHT_BYTES && tutti_remote_send_straight(channel, payload, bytes, span(channel, record));
-    channel->head += span(channel, record);
+        bytes >= STRAIGHT_BYTES && tutti_remote_send_straight(channel, payload, bytes, own_span(channel, record));
+    channel->head += own_span(channel, record);
     if (straight && tutti_remote_has_straight(channel)) return;
     if (bytes > 0) ring_write(channel, at + sizeof *record, payload, bytes, copy_cached);
-    if (straight) tutti_remote_send_rest(channel, span(channel, record));
+    if (straight) tutti_remote_send_rest(channel, own_span(channel, record));
     tutti_remote_flush(channel);
 }
 
@@ -221,10 +245,12 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     /* Acquire: the record's line has been written; pairs with tutti_channel_write. */
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
+    channel->gap = (record_out->kind & TUTTI_RECORD_GAP) != 0;
+    record_out->kind &= ~TUTTI_RECORD_GAP;
     if (!is_tiny(record_out)) prefetch_payload((const char *)next + sizeof *record_out, record_out->payload_bytes);
     size_t most = channel->remote != NULL ? tutti_remote_unread(channel) : channel->their_bytes - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) > most) {
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out, channel->gap) > most) {
         tutti_channel_break(channel, "it sent an invalid record (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;
@@ -261,7 +287,9 @@ static void ring_read(const tutti_channels *channel, uint64_t at, char *dst, siz
 
 bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes) {
     if (is_tiny(record)) {
-        if (bytes > 0) memcpy(dst, record->tiny, bytes);
+        /* From the ring: the copy in `record` was only just stored, and wider loads would wait for those stores. */
+        const tutti_record *line = (const tutti_record *)(const void *)tutti_channel_next(channel);
+        if (bytes > 0) memcpy(dst, line->tiny, bytes);
         return true;
     }
     for (size_t part = 0, done = 0; done < bytes; part++) {
@@ -275,7 +303,7 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
 }
 
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
-    channel->tail += span(channel, record);
+    channel->tail += span(channel, record, channel->gap);
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
     /* Writers hardly ever wait for the room of one line; writers that wait for credit are woken below. */

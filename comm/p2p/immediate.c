@@ -64,7 +64,7 @@ static bool is_wanted(const receive *r, const tutti_record *record) {
     return record->kind == TUTTI_RECORD_EAGER && record->comm_id == r->port->comm_id &&
            record->destination == r->port->rank && record->source == r->peer &&
            (record->tag == r->tag || (r->tag == TUTTI_ANY_TAG && record->tag >= 0)) &&
-           record->bytes == record->payload_bytes && record->bytes <= r->bytes;
+           record->payload_bytes <= r->bytes;
 }
 
 /* Takes the next record if it is the awaited message, even while it is being written. Returns false if no
@@ -73,11 +73,11 @@ static bool take(const receive *r) {
     tutti_record record;
     tutti_channels *channel = r->channel;
     if (!tutti_channel_peek(channel, &record) || !is_wanted(r, &record)) return false;
-    if (!tutti_channel_copy(channel, &record, r->dst, record.bytes)) return false;
+    if (!tutti_channel_copy(channel, &record, r->dst, record.payload_bytes)) return false;
     tutti_channel_skip(channel, &record);
-    channel->came += tutti_channel_cost(record.bytes);
-    tutti_channel_give_credit(channel, record.bytes);
-    *r->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = record.bytes};
+    channel->came += tutti_channel_cost(record.payload_bytes);
+    tutti_channel_give_credit(channel, record.payload_bytes);
+    *r->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = record.payload_bytes};
     return true;
 }
 

@@ -169,11 +169,12 @@ static bool find_port(tutti_channels *channel, const tutti_record *record, tutti
     return false;
 }
 
-static tutti_unexpected *new_message(tutti_channels *channel, const tutti_record *record, size_t payload_bytes) {
-    tutti_unexpected *message = malloc(sizeof *message + payload_bytes);
+/* bytes: of the message; kept_bytes: of these, those that have come and will be kept. */
+static tutti_unexpected *new_message(tutti_channels *channel, const tutti_record *record, uint64_t bytes,
+                                     size_t kept_bytes) {
+    tutti_unexpected *message = malloc(sizeof *message + kept_bytes);
     if (message == NULL) return NULL;
-    *message =
-        (tutti_unexpected){.source = record->source, .tag = record->tag, .bytes = record->bytes, .channel = channel};
+    *message = (tutti_unexpected){.source = record->source, .tag = record->tag, .bytes = bytes, .channel = channel};
     return message;
 }
 
@@ -183,28 +184,24 @@ static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_re
         tutti_channel_break(channel, "it sent more unmatched bytes than the limit allows");
         return false;
     }
-    tutti_unexpected *message = new_message(channel, record, record->bytes);
+    tutti_unexpected *message = new_message(channel, record, record->payload_bytes, record->payload_bytes);
     if (message == NULL) return false;
     message->whole = true;
-    tutti_channel_copy(channel, record, message->payload, record->bytes);
-    channel->came += tutti_channel_cost(record->bytes);
+    tutti_channel_copy(channel, record, message->payload, record->payload_bytes);
+    channel->came += tutti_channel_cost(record->payload_bytes);
     keep(port, message);
     return true;
 }
 
 static bool on_eager(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
-    if (record->bytes != record->payload_bytes) {
-        tutti_channel_break(channel, "it sent an eager message with a wrong length");
-        return false;
-    }
     if (!find_port(channel, record, &port)) return false;
     tutti_request *request = port != NULL ? take_posted(port, record->source, record->tag) : NULL;
     if (port != NULL && request == NULL) return keep_eager(channel, port, record);
-    channel->came += tutti_channel_cost(record->bytes);
-    tutti_channel_give_credit(channel, record->bytes);
+    channel->came += tutti_channel_cost(record->payload_bytes);
+    tutti_channel_give_credit(channel, record->payload_bytes);
     if (request == NULL) return true;
-    note_message(request, record->source, record->tag, record->bytes);
+    note_message(request, record->source, record->tag, record->payload_bytes);
     tutti_channel_copy(channel, record, request->buffer, request->wanted);
     tutti_request_received(request);
     return true;
@@ -223,7 +220,7 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
         tutti_transfer_accept(request, channel, record->transfer, record->address);
         return true;
     }
-    tutti_unexpected *message = new_message(channel, record, 0);
+    tutti_unexpected *message = new_message(channel, record, record->bytes, 0);
     if (message == NULL) return false;
     message->transfer = record->transfer;
     message->address = record->address;

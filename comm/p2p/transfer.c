@@ -81,8 +81,7 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
                            .comm_id = port->comm_id,
                            .source = port->rank,
                            .destination = peer,
-                           .tag = tag,
-                           .bytes = bytes};
+                           .tag = tag};
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     tutti_channel_write(channel, &record, src);
     channel->sent += tutti_channel_cost(bytes);
