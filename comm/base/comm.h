@@ -30,6 +30,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "comm/base/cacheline.h"
 #include "comm/base/kinds.h"
 #include <tutti/tutti.h>
 
@@ -109,6 +110,7 @@ typedef struct tutti_post {
     };
     TUTTI_ALIGNED_LINE tutti_call call;
     _Atomic int64_t begun_ns; /* start of the call: tutti_coarse_now_ns() */
+    TUTTI_ALIGNED_LINE uint8_t gap[TUTTI_GAP_BYTES];
 } TUTTI_ALIGNED_LINE tutti_post;
 
 _Static_assert(offsetof(tutti_post, call) % 128 == 0, "a payload fills whole pairs of lines");

@@ -39,9 +39,11 @@ static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutt
 static inline size_t tutti_post_payload_at(size_t bytes) {
     return bytes < TUTTI_POST_LONG_BYTES ? 0 : TUTTI_POST_SHORT_BYTES;
 }
-/* Fetches the lines of the next post, for a payload of that size, back from their last readers while no rank waits. */
+/* Fetches the lines of the next post, for a payload of that size, back from their last readers while no rank waits. Of a
+ * long payload only the post's own line: see TUTTI_MOST_FETCHED_BYTES. */
 static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *op, size_t payload_bytes) {
     const tutti_post *next = &comm->page->posts[(op->sequence + 1) % TUTTI_POSTS];
+    if (payload_bytes > TUTTI_MOST_FETCHED_BYTES) payload_bytes = 0;
     size_t end = offsetof(tutti_post, payload) + tutti_post_payload_at(payload_bytes) + payload_bytes;
     for (size_t at = 0; at < end; at += TUTTI_CACHE_LINE) tutti_prefetch_to_write((const char *)next + at);
 }

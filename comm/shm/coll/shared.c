@@ -107,7 +107,11 @@ size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share) {
     return tutti_align_up(tutti_max_size(tutti_min_size(bytes, most), 1), TUTTI_CACHE_LINE);
 }
 
+/* A gap after each slot, unless so few slots fit into the ring that the gap would cost one of them. */
+#define LEAST_SLOTS_FOR_GAPS 16
+
 tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out) {
+    if (stride <= comm->shm.slots->ring_bytes / LEAST_SLOTS_FOR_GAPS) stride += TUTTI_GAP_BYTES;
     tutti_staging staging = {.comm = comm, .op = op, .stride = stride, .depth = comm->shm.slots->ring_bytes / stride};
     TUTTI_TRY(tutti_slots_take(comm, op, stride, &staging.first));
     *staging_out = staging;
