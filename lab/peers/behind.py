@@ -18,7 +18,7 @@ TRIES = 3  # see measure_again()
 Place = collections.namedtuple("Place", "ranks state collective form bytes library")
 
 # Options whose values apply to this machine only.
-PLACES = {"--python": "PYTHON_WITH_TORCH", "--peers": "PEERS", "--out": "FOLDER", "--build": "BUILD"}
+PLACES = {"--python": "PYTHON_WITH_TORCH", "--peers": "PEERS", "--out": "FOLDER", "--build": "BUILD", "--other": "OTHER_BUILD"}
 
 
 def command():

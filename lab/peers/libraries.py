@@ -65,11 +65,24 @@ class Drivers:
 
 
 def build_tutti(options, drivers):
-    header, folder = os.path.join(ROOT, "include"), os.path.join(options.build, "lib")
+    return build_tutti_of(options.build, ROOT, drivers, "tutti", "--build")
+
+
+def build_tutti_of(build, source, drivers, program, option):
+    folder = os.path.join(build, "lib")
     if not os.path.exists(os.path.join(folder, "libtutti.so")):
-        sys.exit("%s has no libtutti.so; build Tutti first, or name its build folder with --build" % folder)
-    return drivers.build("cc", "tutti_calls.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
+        sys.exit("%s has no libtutti.so; build Tutti first, or name its build folder with %s" % (folder, option))
+    return drivers.build("cc", "tutti_calls.c", program, "-I" + os.path.join(source, "include"), "-L" + folder, "-ltutti",
                          "-Wl,-rpath," + os.path.abspath(folder))
+
+
+def source_of(build):
+    """The source folder of a build folder of CMake."""
+    try:
+        with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
+            return next(line.split("=", 1)[1].strip() for line in file if line.startswith("CMAKE_HOME_DIRECTORY:"))
+    except (OSError, StopIteration):
+        sys.exit("%s is not a build folder of CMake; name one of Tutti with --other" % build)
 
 
 # --------------------------------------------------------------------------- peers built from source (bench/build_peers)
@@ -163,16 +176,29 @@ def make_store(arguments):
 # -------------------------------------------------------------------------------------------------- finders
 
 
-def find_tutti(options, drivers):
-    program = build_tutti(options, drivers)
-    tuttirun = os.path.join(options.build, "bin", "tuttirun")
+def tutti_starter(build, program):
+    """The start() of a library that is a build of Tutti."""
+    tuttirun = os.path.join(build, "bin", "tuttirun")
 
     def start(ranks, arguments):
         command = [tuttirun, "--standalone", "--no-prefix", "--nproc-per-node", str(ranks), program]
         return [(command + arguments, {})]
 
+    return start
+
+
+def find_tutti(options, drivers):
+    start = tutti_starter(options.build, build_tutti(options, drivers))
     return [Library("tutti", "ordinary memory", start),
             Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+def find_other(options, drivers):
+    """Another build of Tutti, such as one of an earlier commit, as a peer of this one."""
+    program = build_tutti_of(options.other, source_of(options.other), drivers, "other", "--other")
+    start = tutti_starter(options.other, program)
+    return [Library("other", "the build of --other, ordinary memory", start),
+            Library("other-mem", "the same, memory from tutti_mem_alloc", start, memory="tutti")], []
 
 
 def find_limits(libraries, drivers):
