@@ -9,10 +9,10 @@
 
 #include "bootstrap/base/common.h"
 
-/* A processor that reads lines in order prefetches lines beyond those that were read. If another core was about to write
- * them, it has to take them back, which takes a round trip. So what follows data that is read in order begins this far
- * behind it. In trials on Zen 4, messages of 512 bytes were 1.25 times as fast between near cores with this gap, and 1.6
- * times between distant ones; half of it was too little. */
+/* A processor that reads lines in order prefetches lines beyond those that were read. If another core is about to
+ * write them, it must take them back, which takes a round trip. So other data begins this far behind data that is read
+ * in order. In trials on Zen 4, messages of 512 bytes were 1.25 times as fast between near cores with this gap, and
+ * 1.6 times between distant ones; half of it was too little. */
 #define TUTTI_GAP_BYTES ((size_t)1 << 10)
 /* Fetching the lines of the next data of that size to write them, while another core reads the last ones, takes less
  * time than fetching them when they are written; with more bytes it delays the reader more. From trials on Zen 4. */

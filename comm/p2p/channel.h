@@ -59,7 +59,9 @@ typedef enum tutti_record_kind {
  * eager messages come in parts, so that the reader can begin before the writer has finished. Each part after the
  * first is preceded by a line whose `kind` marks the part as present:
  *
- *   | record | part 0 | line | part 1 | ... | line | last part |
+ *   | record | part 0 | line | part 1 | ... | line | last part | gap |
+ *
+ * The gap (TUTTI_GAP_BYTES) is there if `kind` contains TUTTI_RECORD_GAP.
  */
 typedef struct tutti_record {
     uint32_t kind; /* in a ring: written last, release; pairs with tutti_channel_peek */

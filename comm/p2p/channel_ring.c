@@ -53,8 +53,8 @@ static size_t part_count(const tutti_channels *channel, const tutti_record *reco
     return record->payload_bytes <= bytes ? 1 : (record->payload_bytes - 1) / bytes + 1;
 }
 
-/* Returns true if this side leaves a gap after the record. A small ring has no room for gaps, and after payloads that go
- * past the caches they made messages slower. */
+/* Returns true if this side leaves a gap after the record. A small ring has no room for gaps, and after payloads that
+ * go past the caches gaps made messages slower. */
 static bool leaves_gap(const tutti_channels *channel, const tutti_record *record) {
     size_t most = channel->distant ? MOST_GAP_PAYLOAD_FAR : SIZE_MAX;
     return channel->own_bytes >= TUTTI_CHANNEL_LARGE_RING_BYTES && record->payload_bytes >= LEAST_GAP_PAYLOAD &&

@@ -39,8 +39,8 @@ static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutt
 static inline size_t tutti_post_payload_at(size_t bytes) {
     return bytes < TUTTI_POST_LONG_BYTES ? 0 : TUTTI_POST_SHORT_BYTES;
 }
-/* Fetches the lines of the next post, for a payload of that size, back from their last readers while no rank waits. Of a
- * long payload only the post's own line: see TUTTI_MOST_FETCHED_BYTES. */
+/* Fetches the lines of the next post, for a payload of that size, back from their last readers while no rank waits.
+ * For a long payload it fetches the post's first line only: see TUTTI_MOST_FETCHED_BYTES. */
 static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *op, size_t payload_bytes) {
     const tutti_post *next = &comm->page->posts[(op->sequence + 1) % TUTTI_POSTS];
     if (payload_bytes > TUTTI_MOST_FETCHED_BYTES) payload_bytes = 0;
