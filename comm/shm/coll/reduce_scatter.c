@@ -47,7 +47,8 @@ static tutti_status begin(scatter *x) {
     x->rounds = (largest + x->piece_bytes - 1) / x->piece_bytes;
     x->lends = tutti_shared_lends_segments(comm, x->op);
     tutti_span output = tutti_op_output(comm, x->op, comm->rank);
-    x->streams = output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(output.bytes);
+    /* Each rank reads n times its output, so the shared cache is full sooner than the output alone would fill it. */
+    x->streams = output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(n * output.bytes);
     TUTTI_TRY(tutti_staging_begin(comm, x->op, n * x->piece_bytes, &x->staging));
     if (!x->lends) stage(x, 0);
     tutti_staging_post(&x->staging, x->rounds, x->lends ? TUTTI_POST_SRC_DIRECT : 0);
