@@ -29,6 +29,7 @@ def add_options(parser, libraries, full=None):
     add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, optionally with K, M or G (%(default)s)")
     add("--max-bytes", type=launches.bytes_of, help="largest size (%dM, quick: 16M); always measured" % (full["max_bytes"] >> 20))
     add("--factor", type=int, help="factor from one size to the next (%d, quick: 64)" % full["factor"])
+    add("--dense-bytes", type=launches.bytes_of, default=0, help="up to this size sizes double, whatever the factor (%(default)s)")
     add("--samples", type=int, help="samples of a row, at most 64 (7, quick: 3)")
     add("--sample-ms", type=float, help="time of a sample; at least one operation (20, quick: 5)")
     add("--confirm", type=int, help="more rounds for the cells that are behind after --rounds (4, quick: 0)")
@@ -56,7 +57,7 @@ def sizes_of(options, collective):
     size = options.min_bytes
     while size < options.max_bytes:
         sizes.append(size)
-        size *= options.factor
+        size *= 2 if size < options.dense_bytes else options.factor
     return sizes + [options.max_bytes]
 
 
