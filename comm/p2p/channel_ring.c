@@ -29,7 +29,7 @@
 #define STRAIGHT_BYTES   ((size_t)1 << 10)
 #define STREAMS_PER_LOOK 256 /* payloads between two checks of the distance */
 #define LOOKS_FOR_PART   4096
-#define PREFETCHED_BYTES ((size_t)2 << 10)
+#define PREFETCHED_BYTES ((size_t)512) /* of payloads of STREAM_FAR_BYTES and more; shorter ones whole */
 /* Payloads from this size on are followed by a gap (TUTTI_GAP_BYTES). */
 #define LEAST_GAP_PAYLOAD    ((size_t)256)
 #define MOST_GAP_PAYLOAD_FAR ((size_t)4 << 10)
@@ -236,8 +236,8 @@ const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
 
 /* Prefetches the first lines, all at once: the processor's own prefetching begins after some lines. */
 static void prefetch_payload(const char *payload, size_t bytes) {
-    for (size_t at = 0; at < tutti_min_size(bytes, PREFETCHED_BYTES); at += TUTTI_CACHE_LINE)
-        __builtin_prefetch(payload + at);
+    size_t most = bytes < STREAM_FAR_BYTES ? bytes : PREFETCHED_BYTES;
+    for (size_t at = 0; at < most; at += TUTTI_CACHE_LINE) __builtin_prefetch(payload + at);
 }
 
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
