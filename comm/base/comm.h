@@ -109,8 +109,8 @@ typedef struct tutti_post {
         uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
     };
     TUTTI_ALIGNED_LINE tutti_call call;
-    _Atomic int64_t begun_ns; /* start of the call: tutti_coarse_now_ns() */
-    TUTTI_ALIGNED_LINE uint8_t gap[TUTTI_GAP_BYTES];
+    _Atomic int64_t begun_ns;                        /* start of the call: tutti_coarse_now_ns() */
+    TUTTI_ALIGNED_LINE uint8_t gap[TUTTI_GAP_BYTES]; /* unused: readers of the payload prefetch these lines */
 } TUTTI_ALIGNED_LINE tutti_post;
 
 _Static_assert(offsetof(tutti_post, call) % 128 == 0, "a payload fills whole pairs of lines");

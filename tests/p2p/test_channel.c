@@ -64,8 +64,12 @@ Test(channel, records_of_every_length_wrap_at_the_end_of_the_ring) {
     tutti_channels *channel = open_mirror();
     /* around the sizes from which payloads get lines of their own, a gap, and parts */
     const size_t lengths[] = {0, 1, 32, 33, 64, 65, 255, 256, 2047, 2048, 8191, 65536, TUTTI_CHANNEL_RING_BYTES - 8192};
-    for (unsigned round = 0; round < 160; round++)
-        for (size_t i = 0; i < TUTTI_COUNT_OF(lengths); i++) write_and_read(channel, lengths[i], round + (unsigned)i);
+    for (unsigned round = 0; round < 160; round++) {
+        for (size_t i = 0; i < TUTTI_COUNT_OF(lengths); i++) {
+            channel->distant = round % 2 != 0; /* then long payloads are followed by no gap */
+            write_and_read(channel, lengths[i], round + (unsigned)i);
+        }
+    }
     tutti_channel_close(channel);
 }
 
@@ -297,6 +301,7 @@ Test(channel, impossible_records_fail_receives_from_that_peer) {
         {.kind = 1000},
         {.kind = TUTTI_RECORD_FRAGMENT, .payload_bytes = UINT32_MAX},
         {.kind = TUTTI_RECORD_FRAGMENT, .payload_bytes = TUTTI_CHANNEL_RING_BYTES - 64},
+        {.kind = TUTTI_RECORD_FRAGMENT | TUTTI_RECORD_GAP, .payload_bytes = TUTTI_CHANNEL_RING_BYTES - TUTTI_GAP_BYTES},
         {.kind = TUTTI_RECORD_EAGER, .comm_id = 77, .source = 0}, /* in our name */
         {.kind = TUTTI_RECORD_EAGER, .comm_id = 77, .source = -1},
         {.kind = TUTTI_RECORD_ANNOUNCE, .comm_id = 77, .source = 1 << 30, .bytes = 1 << 20},
