@@ -1,7 +1,7 @@
 /*
- * Short inputs, one meeting: each rank puts its whole input into its post. When all ranks whose data it needs have
- * posted, it takes that data from their posts. Up to 40 bytes, flag and data are in one cache line: nothing else
- * moves between cores. Data of a KiB or more begin with the next line.
+ * Short inputs, one meeting: each rank puts its input into its post, except a long segment for itself. When all ranks
+ * whose data it needs have posted, it takes that data from their posts. Up to 40 bytes, flag and data are in one cache
+ * line: nothing else moves between cores. Data of a KiB or more begin with the next line.
  *
  * No rank waits for its readers: the line is written again only once all ranks have finished this call
  * (tutti_post_claim).
