@@ -122,7 +122,9 @@ typedef struct tutti_device {
     tutti_status (*stream_create)(tutti_stream *stream_out); /* does not wait for the default stream */
     tutti_status (*stream_destroy)(tutti_stream stream);
     tutti_status (*stream_sync)(tutti_stream stream); /* waits; TUTTI_ERR_SYSTEM: an operation in it failed */
-    tutti_status (*sync)(void);                       /* waits for all streams of the current GPU */
+    /* Waits for all streams of the current GPU. TUTTI_NOT_YET: the stream that the thread last asked stream_captures
+     * about is being captured, and waiting would invalidate the capture. */
+    tutti_status (*sync)(void);
     tutti_status (*stream_captures)(tutti_stream stream, bool *captures_out); /* is it being captured into a graph? */
     tutti_status (*event_create)(tutti_event_handle *event_out);
     tutti_status (*event_destroy)(tutti_event_handle event);

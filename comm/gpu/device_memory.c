@@ -21,7 +21,7 @@ typedef struct block {
     size_t bytes;
     int index;                               /* index of its GPU */
     bool shared;                             /* a peer may have it mapped */
-    bool free;                               /* a shared block that can be reused; streams may still use it */
+    bool free;                               /* freed, but kept to be reused; streams may still use it */
     const tutti_device_allocator *allocator; /* that allocated it; NULL: CUDA itself (cudaMalloc) */
 } block;
 
@@ -81,14 +81,28 @@ static tutti_status allocate(const tutti_device *device, const tutti_device_allo
     return TUTTI_OK;
 }
 
-/* Reuses a block of this size that was shared and freed. */
-static void *reuse(size_t bytes, int index) {
+/* Makes a block of the list reusable. */
+static void keep(block *b) {
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
+    b->free = true;
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
+}
+
+static void add(block *b) {
+    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
+    b->next = atomic_load_explicit(&blocks, memory_order_relaxed);
+    atomic_store_explicit(&blocks, b, memory_order_release);
+    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
+}
+
+/* Takes a block of this size that was freed but kept; NULL: there is none. */
+static block *reuse(size_t bytes, int index) {
     tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
     block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
     while (b != NULL && !(b->free && b->bytes == bytes && b->index == index)) b = b->next;
     if (b != NULL) b->free = false;
     tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
-    return b != NULL ? b->memory : NULL;
+    return b;
 }
 
 tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocator *allocator, void **memory_out) {
@@ -98,12 +112,12 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
     tutti_fork_watch();
     TUTTI_TRY(open_device(&device));
     TUTTI_TRY(device->current(&index));
-    void *known = reuse(tutti_max_size(bytes, 1), index);
-    if (known != NULL) {
-        (void)device->sync(); /* a call may still use it; later calls report failures */
-        *memory_out = known;
+    block *known = reuse(tutti_max_size(bytes, 1), index);
+    if (known != NULL && device->sync() != TUTTI_NOT_YET) { /* a call may still use it; later calls report failures */
+        *memory_out = known->memory;
         return TUTTI_OK;
     }
+    if (known != NULL) keep(known); /* the GPU cannot be waited for during a capture */
     TUTTI_TRY(tutti_calloc(1, sizeof *added, &added));
     added->bytes = tutti_max_size(bytes, 1);
     tutti_status status = allocate(device, allocator, added);
@@ -111,10 +125,7 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
         free(added);
         return status;
     }
-    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
-    added->next = atomic_load_explicit(&blocks, memory_order_relaxed);
-    atomic_store_explicit(&blocks, added, memory_order_release);
-    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
+    add(added);
     *memory_out = added->memory;
     return TUTTI_OK;
 }
@@ -160,13 +171,6 @@ static block *take(const void *memory, bool *kept_out) {
     return found;
 }
 
-/* Makes a shared block reusable. */
-static void keep(block *b) {
-    tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
-    b->free = true;
-    tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
-}
-
 bool tutti_device_memory_free(void *memory, const tutti_device_allocator *allocator, tutti_status *status_out) {
     if (tutti_forked() || atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
     bool kept;
@@ -182,7 +186,15 @@ bool tutti_device_memory_free(void *memory, const tutti_device_allocator *alloca
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
-    if (status == TUTTI_OK) (void)device->sync(); /* a call may still use it; free reports failures */
+    /* A call may still use it; free reports failures. During a capture, which neither sync nor free may interrupt, the
+     * block is kept for later. */
+    if (status == TUTTI_OK && device->sync() == TUTTI_NOT_YET) {
+        if (before != found->index) device->leave(before);
+        found->free = true;
+        add(found);
+        *status_out = TUTTI_OK;
+        return true;
+    }
     allocator->forget(found->memory);
     if (status == TUTTI_OK)
         status = found->allocator != NULL ? found->allocator->free_(found->memory) : device->free(found->memory);

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tutti/device.h>
+
 #include "bootstrap/base/settings.h"
 #include "comm/gpu/stream.h"
 #include "tests/support/gpu/cuda_call.h"
@@ -303,6 +305,56 @@ static void run_processes(int nranks, ranks_body body) {
     if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
     ranks_options options = {.kind = RANKS_PROCESSES, .nranks = nranks, .environment = one_gpu};
     const char *failure = ranks_run(&options, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+/* A block that a peer has mapped is kept when it is freed, for the next caller, who has to wait for the GPU first. No
+ * capture permits that: during one the caller gets other memory, and what is freed then is kept as well. */
+static tutti_status allocate_in_capture(ranks_context *context) {
+    cuda_rank rank;
+    cuda_gate gate;
+    void *graph = NULL, *block, *other, *third, *again, *memory;
+    bool captures = false;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(put_ones(&rank, &memory));
+    TUTTI_TRY(multiply(context, &rank, memory)); /* from now on blocks are such as peers can map */
+    TUTTI_TRY(tutti_mem_alloc_cuda(sizeof(int32_t) * ITEMS, &block));
+    TUTTI_TRY(multiply(context, &rank, block));
+    TUTTI_TRY(rank.device->stream_sync(rank.streams[0]));
+    TUTTI_TRY(tutti_mem_alloc_cuda(12345, &third));
+    TUTTI_TRY(cuda_gate_create(&rank, &gate));
+    TUTTI_TRY(cuda_gate_close(&rank, &gate, rank.streams[1]));
+    TUTTI_TRY(rank.device->fill(block, 1, sizeof(int32_t) * ITEMS, rank.streams[1]));
+    TUTTI_TRY(tutti_mem_free(block));
+    RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
+    TUTTI_TRY(rank.device->stream_captures(rank.streams[0], &captures));
+    RANKS_CHECK(captures, "the stream is not captured");
+    TUTTI_TRY(tutti_mem_alloc_cuda(sizeof(int32_t) * ITEMS, &other));
+    TUTTI_TRY(tutti_mem_free(third));
+    TUTTI_TRY(rank.device->fill(memory, 1, 64, rank.streams[0]));
+    int ended = cuda_graph.end(rank.streams[0], &graph);
+    RANKS_CHECK(ended == 0 && graph != NULL, "the capture ended with %d", ended);
+    RANKS_CHECK(other != block, "memory that a stream still uses was given out");
+    TUTTI_TRY(rank.device->stream_captures(rank.streams[0], &captures));
+    RANKS_CHECK(!captures, "the stream is still captured");
+    cuda_gate_open(&gate);
+    TUTTI_TRY(tutti_mem_alloc_cuda(12345, &again));
+    RANKS_CHECK(again == third, "memory that was freed during the capture is lost");
+    TUTTI_TRY(rank.device->stream_sync(rank.streams[1]));
+    RANKS_CHECK(cuda_graph.destroy(graph) == 0, "the graph cannot be freed");
+    TUTTI_TRY(tutti_mem_free(again));
+    TUTTI_TRY(tutti_mem_free(other));
+    cuda_gate_destroy(&rank, &gate);
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(stream_graph, memory_is_allocated_and_freed_during_a_capture) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    setenv("STANDIN_GPUS", "1", 1);
+    setenv("TUTTI_ALGORITHM", "same_gpu", 1);
+    tutti_settings_reload();
+    ranks_options options = {.nranks = 2, .kind = RANKS_PROCESSES};
+    const char *failure = ranks_run(&options, allocate_in_capture);
     cr_assert(failure == NULL, "%s", failure);
 }
 

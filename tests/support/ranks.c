@@ -302,23 +302,6 @@ static bool run_threads(run *r, int64_t timeout_ms) {
 
 /* ------------------------------------------------------------------------------------------------- both */
 
-const char *ranks_run(const ranks_options *options, ranks_body body) {
-    run r = {.options = options, .body = body, .failed = -1};
-    int64_t timeout_ms = 1000 * (int64_t)(options->timeout_s > 0 ? options->timeout_s : 60);
-    if (ranks_store_create(&r.store) != TUTTI_OK) return tutti_last_error();
-    r.slots = mmap(NULL, slots_bytes(&r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (r.slots == MAP_FAILED) {
-        ranks_store_destroy(&r.store);
-        return "cannot map shared memory for the reports of the ranks";
-    }
-    current = &r;
-    bool good = options->kind == RANKS_PROCESSES ? run_processes(&r, timeout_ms) : run_threads(&r, timeout_ms);
-    current = NULL;
-    munmap(r.slots, slots_bytes(&r));
-    ranks_store_destroy(&r.store);
-    return good ? NULL : failure;
-}
-
 /* The part of TUTTI_TEST_WORLDS for that kind: "2,8/2,4" is processes, then threads; NULL: all worlds are wanted. */
 static const char *wanted_list(ranks_kind kind) {
     const char *list = getenv("TUTTI_TEST_WORLDS");
@@ -336,13 +319,30 @@ static bool is_wanted(const char *list, int size) {
     return false;
 }
 
-/* If none of a test's worlds is wanted, its first one runs, so that no test passes without a run; with "0" none of
- * that kind runs. */
+const char *ranks_run(const ranks_options *options, ranks_body body) {
+    run r = {.options = options, .body = body, .failed = -1};
+    int64_t timeout_ms = 1000 * (int64_t)(options->timeout_s > 0 ? options->timeout_s : 60);
+    const char *wanted = wanted_list(options->kind);
+    if (wanted != NULL && is_wanted(wanted, 0)) return NULL;
+    if (ranks_store_create(&r.store) != TUTTI_OK) return tutti_last_error();
+    r.slots = mmap(NULL, slots_bytes(&r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (r.slots == MAP_FAILED) {
+        ranks_store_destroy(&r.store);
+        return "cannot map shared memory for the reports of the ranks";
+    }
+    current = &r;
+    bool good = options->kind == RANKS_PROCESSES ? run_processes(&r, timeout_ms) : run_threads(&r, timeout_ms);
+    current = NULL;
+    munmap(r.slots, slots_bytes(&r));
+    ranks_store_destroy(&r.store);
+    return good ? NULL : failure;
+}
+
+/* If none of a test's worlds is wanted, its first one runs, so that no test passes without a run. */
 static bool is_to_run(const int *sizes, const int *size, ranks_kind kind) {
     const char *list = wanted_list(kind);
     bool any = false;
     if (list == NULL) return true;
-    if (is_wanted(list, 0)) return false;
     for (const int *other = sizes; *other > 0; other++) any = any || is_wanted(list, *other);
     return any ? is_wanted(list, *size) : size == sizes;
 }

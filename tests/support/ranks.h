@@ -36,13 +36,13 @@ typedef struct ranks_options {
 } ranks_options;
 
 /* Runs the body on all ranks. Returns NULL if all returned TUTTI_OK, else the first failure as text ("rank 2: peer
- * died: ..."), valid until the next call. */
+ * died: ..."), valid until the next call. TUTTI_TEST_WORLDS="2/0" (see below) excludes threads, "0/2" processes: then
+ * it returns NULL at once. */
 const char *ranks_run(const ranks_options *options, ranks_body body);
 
 /* The same in worlds of several sizes (ended by 0), as processes and then as threads; kind and nranks of `options`
  * are ignored, options may be NULL. The text also names the world. TUTTI_TEST_WORLDS="2,8/2,4" restricts them to
- * those with 2 and 8 processes, and with 2 and 4 threads; if none remains, the first one runs; "2/0" runs no threads.
- * */
+ * those with 2 and 8 processes, and with 2 and 4 threads; if none remains, the first one runs. */
 const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body);
 
 /* Sets the variables of options.environment in this process, too, for ranks that are its threads. Processes come

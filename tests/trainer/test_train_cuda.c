@@ -281,6 +281,10 @@ Test(train_cuda, a_failed_recording_is_an_error_with_advice) {
 
 enum { FEW = 3, MORE = 18 }; /* steps; index of the options after those */
 
+/* A test divides by moving variances, which are small after few steps: on an H100, losses of training that agree within
+ * 1e-6 gave test losses within 1.6e-4. */
+#define TEST_ROUNDING 5e-4
+
 static bool is_near(double got, double expected, double tolerance) {
     return fabs(got - expected) <= tolerance * (1 + fabs(expected));
 }
@@ -302,7 +306,7 @@ static void expect_host_and_cuda_agree(int nranks, training_run host) {
         expect_near(1, got, expected, TRAINING_ROUNDING);
         expect_near(FEW, got, expected, 2e-2);
         cr_assert(host.test_loss > 0);
-        bool same = is_near(cuda.test_loss, host.test_loss, 1e-4);
+        bool same = is_near(cuda.test_loss, host.test_loss, TEST_ROUNDING);
         for (int step = 0; step < FEW; step++) same &= is_near(got[step], expected[step], TRAINING_ROUNDING);
         agreed += same;
     }

@@ -109,6 +109,8 @@ STANDIN_EXPORT int standin_exchange_mode(int *mode);
 /* True if a capture forbids the calling thread what CUDA calls potentially unsafe, such as a query. All captures that
  * forbid it are invalidated. */
 bool standin_graph_forbids(void);
+/* As CUDA does if the whole GPU is waited for, in whatever mode: invalidates all captures. True: there were some. */
+bool standin_graph_invalidates(void);
 /* Invalidates the capture in which the event was recorded, if the capture is in progress. */
 void standin_graph_spoil(const void *event);
 

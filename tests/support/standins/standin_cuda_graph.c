@@ -144,6 +144,14 @@ bool standin_graph_forbids(void) {
     return forbidden;
 }
 
+bool standin_graph_invalidates(void) {
+    pthread_mutex_lock(&graphs_lock);
+    for (graph *g = under_way; g != NULL; g = g->next) g->invalid = true;
+    bool any = under_way != NULL;
+    pthread_mutex_unlock(&graphs_lock);
+    return any;
+}
+
 void standin_graph_spoil(const void *event) {
     graph *g;
     pthread_mutex_lock(&graphs_lock);
