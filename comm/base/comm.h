@@ -246,7 +246,7 @@ struct tutti_comm {
         const void **views;                  /* scratch of nranks pointers, for algorithms */
         double *factors;                     /* scratch of nranks factors */
         char **buffers;                      /* scratch of nranks pointers */
-        tutti_kept kept[2];                  /* released with the page */
+        tutti_kept kept[3];                  /* released with the page */
         /* last call in which peers may write into this rank's buffers; quiesce.h */
         uint64_t exposed;
     } shm;

@@ -195,6 +195,17 @@ static tutti_status check(tutti_stream_comm *gpu) {
     return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
 }
 
+tutti_status tutti_inflight_mind(tutti_stream_comm *gpu, tutti_inflight *track) {
+    if (gpu->fault != NULL) tutti_error_poll_expect(gpu->fault);
+    tutti_lock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
+    tutti_status status = tutti_comm_check(gpu->comm);
+    if (status == TUTTI_OK) status = tutti_call_log_look(gpu->comm);
+    if (status == TUTTI_OK) status = mind_deadline(gpu, track);
+    if (status == TUTTI_OK) status = mind_deaths(gpu, track);
+    tutti_unlock_in(TUTTI_LOCK_INFLIGHT, &gpu->tracks->lock);
+    return status;
+}
+
 /* ----------------------------------------------------------------------------------------- calls in graphs */
 
 /* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1: none. */

@@ -144,6 +144,7 @@ static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *e
         tutti_stream_call marked = *call;
         marked.begun = track->begun;
         marked.done = track->done;
+        marked.track = track;
         return engine->enqueue(gpu->comm, &marked);
     }
     if (!engine->minds_deaths) TUTTI_TRY(tutti_stream_event_put(track->begun, call->stream));

@@ -5,8 +5,9 @@
  *   engine             carries out collectives in streams: single, nccl, same_gpu, staged                    engines.c
  *   watcher            one thread per process: checks marks, deadlines and deaths; completes works           inflight.c
  *
- * A call never waits for a peer, except the first collective on CUDA memory of a communicator: there the ranks
- * exchange their capabilities, and the engine is chosen and opened. All ranks choose the same engine because they
+ * A call never waits for a peer, except between ranks on one GPU that are threads of one process (same_gpu.h), and in
+ * the first collective on CUDA memory of a communicator: there the ranks exchange their capabilities, and the engine is
+ * chosen and opened. All ranks choose the same engine because they
  * all read the same capabilities. Calls on one communicator are enqueued one at a time, in the order in which they
  * start.
  *
@@ -73,7 +74,12 @@ typedef struct tutti_stream_call {
     tutti_work *work;                 /* the user's work, or NULL; engines may ignore it */
     bool captured;                    /* the stream is being captured into a CUDA graph: nothing runs now */
     tutti_stream_event *begun, *done; /* marks before and behind the call, if the engine puts them; else NULL */
+    struct tutti_inflight *track;     /* for tutti_inflight_mind; NULL if the engine does not put marks */
 } tutti_stream_call;
+
+/* inflight.c: checks a call that its thread waits for on the host, with its mark `begun` put, as the watcher checks
+ * those in streams. Returns the error that broke the communicator. Caller. */
+tutti_status tutti_inflight_mind(tutti_stream_comm *gpu, struct tutti_inflight *track);
 
 /*
  * An engine: carries out collectives on CUDA memory. All ranks of a communicator use the same engine for all of its
@@ -102,7 +108,8 @@ typedef struct tutti_stream_engine {
      * Otherwise the staged engine does. Caller. NULL: all calls. */
     bool (*takes)(const tutti_comm *comm, const tutti_op *op);
     /* Enqueues one collective in the stream: it runs after all earlier work of the stream, and later work sees its
-     * result. Never waits for a peer or for the stream. All ranks call it in the same order. On each rank, streams
+     * result. Never waits for the stream, nor for a peer, except for threads of this process, for the sake of CUDA
+     * (same_gpu.h). All ranks call it in the same order. On each rank, streams
      * may differ from call to call; the engine must then order calls that must not overlap (stream_wait_event). Any
      * error breaks the communicator unless `spares` returns true. Caller. */
     tutti_status (*enqueue)(tutti_comm *comm, const tutti_stream_call *call);

@@ -87,7 +87,7 @@ bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int local_rank);
  * once every other rank has departed or died; each call checks all retired communicators. */
 void tutti_retire_comm(tutti_comm *comm);
 
-/* Memory that peers of this communicator may read: released together with the page. At most two per communicator. */
+/* Memory that peers of this communicator may read: released together with the page. At most three per communicator. */
 void tutti_retire_memory(tutti_comm *comm, void *memory, void (*give_back)(void *memory));
 
 #endif

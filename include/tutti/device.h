@@ -6,8 +6,9 @@
  *   - The call enqueues the operation in options.stream (a cudaStream_t of the GPU; NULL: its legacy default stream;
  *     a thread's own, cudaStreamPerThread, may be given) and returns. The operation runs in stream order: what
  *     precedes it in the stream is done before, what follows sees its result. A stream may be destroyed only when it
- *     has passed its calls. The call waits for no peer, except the first collective on CUDA memory of a
- *     communicator, in which the ranks meet.
+ *     has passed its calls. The call waits for no peer, except in the first collective on CUDA memory of a
+ *     communicator, in which the ranks meet, and in all collectives of ranks on one GPU that are all threads of one
+ *     process: CUDA may run their streams one behind the other, so no stream waits there for a call still to be made.
  *   - With options.work the host can wait: the work ends when the stream has passed the operation. A failure that no
  *     thread waits for breaks the communicator: the next call, or tutti_comm_error, reports it.
  *   - When a communicator breaks, streams stop waiting for it. The content of the buffers is then undefined.

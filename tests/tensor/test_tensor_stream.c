@@ -126,7 +126,9 @@ static tutti_status close_scene(scene *s) {
         tutti_tensor_destroy(s->dst[i]);
     }
     tutti_placement_destroy(s->line);
-    return cuda_rank_close(&s->rank, s->context->comm);
+    TUTTI_TRY(cuda_rank_close(&s->rank, s->context->comm));
+    /* A thread that frees memory waits for the streams of all, also for one that another thread then blocks. */
+    return tutti_barrier(s->context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST));
 }
 
 /* --------------------------------------------------------------------------------------------------- order */

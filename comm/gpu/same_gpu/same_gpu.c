@@ -85,9 +85,10 @@ static void free_board(void *board) {
     tutti_heap_free(board);
 }
 
-/* Board and counters are kept until no rank reads them any more. */
+/* Board, counters and events are kept until no rank reads them any more. */
 static void close_boards(tutti_comm *comm, tutti_same_gpu *s) {
     if (s->own != NULL) tutti_retire_memory(comm, s->own, free_board);
+    if (s->events != NULL) tutti_retire_memory(comm, s->events, tutti_same_gpu_events_free);
     if (s->own_counters != NULL) tutti_retire_memory(comm, s->own_counters, tutti_same_gpu_return_counters);
     tutti_same_gpu_close_imports(s);
     free(s->boards);
@@ -108,16 +109,6 @@ static tutti_status claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t place) {
         tutti_backoff_pause(&backoff);
     }
     return TUTTI_OK;
-}
-
-/* Publishes this rank's post, which is complete. True if this rank is the last one. */
-static bool arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place) {
-    _Atomic uint64_t *arrived = &s->counters->arrived[place % TUTTI_SAME_GPU_DEPTH].value;
-    atomic_store_explicit(&post->number, place, memory_order_release);
-    /* The last rank sees everything that all others wrote before. */
-    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < (uint64_t)s->nranks) return false;
-    atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched, which frees the place */
-    return true;
 }
 
 /* ------------------------------------------------------------------------------------ open and close */
@@ -244,6 +235,7 @@ static tutti_status open_engine(tutti_comm *comm) {
     TUTTI_TRY(make_scratch(s));
     TUTTI_TRY(s->device->event_create(&s->chain.tail));
     TUTTI_TRY(open_boards(comm, s));
+    if (s->alone) TUTTI_TRY(tutti_same_gpu_events_make(s->device, &s->events));
     TUTTI_TRY(try_out(comm, s));
     s->maps = !s->alone;
     if (s->maps) warn_of_turns(comm);
@@ -427,7 +419,8 @@ static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_st
     TUTTI_TRY(plan_call(comm, s, &plan, post));
     if (!call->captured) TUTTI_TRY(tutti_stream_chain_follow(&s->chain, s->device, call->stream));
     TUTTI_TRY(tutti_same_gpu_put_mark(s, &plan, call->begun));
-    bool last = arrive(s, post, plan.place);
+    if (s->alone && !call->captured) return tutti_same_gpu_put_together(comm, s, &plan, post, call);
+    bool last = tutti_same_gpu_arrive(s, post, plan.place);
     if (last) TUTTI_TRY(tutti_same_gpu_launch_begin(comm, s, &plan, &launch));
     tutti_status status = put_pieces(comm, s, &plan, post, launch);
     if (status == TUTTI_OK) status = tutti_same_gpu_put_mark(s, &plan, call->done);

@@ -17,6 +17,13 @@
  *
  * One kernel serves all ranks because processes on one GPU run one at a time: ranks that only wait need no time
  * slice.
+ *
+ * Ranks that are all threads of one process share a CUDA context, in which CUDA may run a stream's work behind that of
+ * any other stream; it heeds only the order that events express. So no stream of theirs waits for work that is not
+ * enqueued yet: a call waits on the host until the last rank has launched (same_gpu_threads.c).
+ *
+ *   streams   rank r:      event ready[r] -> wait for event done
+ *             launcher:    wait for ready of all others -> copies into slots, kernels -> event done
  */
 #ifndef TUTTI_SAME_GPU_H
 #define TUTTI_SAME_GPU_H
@@ -45,7 +52,9 @@ typedef struct tutti_same_gpu_region {
 typedef struct tutti_same_gpu_post {
     _Atomic uint64_t number; /* its place on the board; release; pairs with the acquire in the launch */
     uint64_t signature;
-    uint64_t stream; /* stream handle; meaningful to ranks of the same process */
+    uint64_t stream;          /* stream handle; meaningful to ranks of the same process, as is: */
+    tutti_event_handle ready; /* where all ranks are threads: the rank's stream has reached the call */
+    tutti_event_handle done;  /* the same: the call has run; only if this rank launches it */
     tutti_call call;
     double factor;
     uint64_t pieces;
@@ -132,6 +141,7 @@ typedef struct tutti_same_gpu {
     bool maps;                               /* ranks of other processes map memory of this process */
     struct tutti_same_gpu_release *release;  /* set by an abort if graphs may still be launched; else NULL */
     tutti_stream_chain chain;                /* slots and counters serve one call at a time */
+    struct tutti_same_gpu_events *events;    /* where all ranks are threads: this rank's, in each post; else NULL */
     atomic_bool released;                    /* set by abort */
     const void **srcs;                       /* scratch: n * n pointers and sizes for a launch */
     void **dsts;
@@ -203,12 +213,26 @@ tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tut
 void tutti_same_gpu_release_streams(tutti_same_gpu *s);
 void tutti_same_gpu_release_leave(tutti_same_gpu *s);
 
-/* same_gpu_launch.c: compares all posts and prepares what the caller needs to launch every piece. */
+/* same_gpu_threads.c: makes this rank's events. They are kept, as is the board, until no rank reads them any more. */
+tutti_status tutti_same_gpu_events_make(const tutti_device *device, struct tutti_same_gpu_events **events_out);
+void tutti_same_gpu_events_free(void *events);
+/* Enqueues a call of ranks that are all threads, which is planned and posted except for its events;
+ * waits on the host until all ranks have made it. */
+tutti_status tutti_same_gpu_put_together(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
+                                         tutti_same_gpu_post *post, const tutti_stream_call *call);
+/* same_gpu_launch.c: publishes this rank's post, which is complete. True: this rank is the last one, and launches. */
+bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place);
+/* Compares all posts and prepares what the caller needs to launch every piece. */
 typedef struct tutti_same_gpu_launch tutti_same_gpu_launch;
 tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                                          tutti_same_gpu_launch **launch_out);
 uint64_t tutti_same_gpu_launch_pieces(const tutti_same_gpu_launch *launch);
 tutti_status tutti_same_gpu_launch_piece(tutti_same_gpu_launch *launch, uint64_t piece);
+/* Where all ranks are threads: the whole call, behind the events of the other ranks. */
+tutti_status tutti_same_gpu_launch_together(tutti_same_gpu_launch *launch);
+/* Lets ranks on that wait on the host for the launch, or for its place on the board; drop does not: threads must see
+ * that the communicator broke instead. Both free it. */
 void tutti_same_gpu_launch_end(tutti_same_gpu_launch *launch);
+void tutti_same_gpu_launch_drop(tutti_same_gpu_launch *launch);
 
 #endif

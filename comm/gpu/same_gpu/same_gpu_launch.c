@@ -27,6 +27,15 @@ struct tutti_same_gpu_launch {
 
 /* --------------------------------------------------------------------------------------------- finding */
 
+bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place) {
+    _Atomic uint64_t *arrived = &s->counters->arrived[place % TUTTI_SAME_GPU_DEPTH].value;
+    atomic_store_explicit(&post->number, place, memory_order_release);
+    /* The last rank sees everything that all others wrote before. */
+    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < (uint64_t)s->nranks) return false;
+    atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched, which frees the place */
+    return true;
+}
+
 static tutti_status find_segments(tutti_same_gpu_launch *launch, int rank, int count,
                                   const tutti_same_gpu_region *regions, char **segments, size_t *bytes) {
     for (int i = 0; i < launch->s->nranks; i++) {
@@ -231,19 +240,59 @@ static tutti_status move_piece(const tutti_same_gpu_launch *launch, uint64_t pie
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, launch->plan->stream);
 }
 
+static tutti_status run_piece(const tutti_same_gpu_launch *launch, uint64_t piece) {
+    const tutti_op *op = launch->plan->op;
+    if (tutti_op_reduces(op)) return reduce_piece(launch, piece);
+    return op->kind != TUTTI_KIND_BARRIER ? move_piece(launch, piece) : TUTTI_OK;
+}
+
 tutti_status tutti_same_gpu_launch_piece(tutti_same_gpu_launch *launch, uint64_t piece) {
     const tutti_same_gpu *s = launch->s;
     tutti_same_gpu_plan *plan = launch->plan;
     /* A rank with fewer pieces has already counted all of its pieces as ready. */
     TUTTI_TRY(tutti_same_gpu_wait_ready(s, plan, piece + 1));
-    if (tutti_op_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));
-    else if (plan->op->kind != TUTTI_KIND_BARRIER) TUTTI_TRY(move_piece(launch, piece));
+    TUTTI_TRY(run_piece(launch, piece));
     bool last = piece + 1 == launch->pieces;
     return tutti_same_gpu_say_done(s, plan, last ? TUTTI_SAME_GPU_END : piece + 1);
 }
 
+/* Copies this piece of a rank's input to its slot. */
+static tutti_status fill_slot(const tutti_same_gpu_launch *launch, int rank, uint64_t piece) {
+    const tutti_same_gpu *s = launch->s;
+    const party *p = &launch->parties[rank];
+    int count = 0;
+    for (int i = 0; i < p->post->nin; i++) {
+        const tutti_same_gpu_region *region = &p->post->regions[i];
+        size_t start, bytes = tutti_same_gpu_piece(region->bytes, launch->plan->segment_bytes, piece, &start);
+        if (bytes == 0) continue;
+        s->srcs[count] = (const char *)(uintptr_t)region->address + start;
+        s->dsts[count] = p->in_slot + piece % 2 * p->post->in_half + (size_t)i * p->post->in_stride;
+        s->bytes[count++] = bytes;
+    }
+    if (count == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_same_gpu_flush(s, launch->plan));
+    return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, launch->plan->stream);
+}
+
+tutti_status tutti_same_gpu_launch_together(tutti_same_gpu_launch *launch) {
+    const tutti_same_gpu *s = launch->s;
+    for (int rank = 0; rank < s->nranks; rank++)
+        if (rank != s->rank)
+            TUTTI_TRY(s->device->stream_wait_event(launch->plan->stream, launch->parties[rank].post->ready));
+    for (uint64_t piece = 0; piece < launch->pieces; piece++) {
+        for (int rank = 0; rank < s->nranks; rank++)
+            if (launch->parties[rank].in_slot != NULL) TUTTI_TRY(fill_slot(launch, rank, piece));
+        TUTTI_TRY(run_piece(launch, piece));
+    }
+    return TUTTI_OK;
+}
+
 uint64_t tutti_same_gpu_launch_pieces(const tutti_same_gpu_launch *launch) {
     return launch->pieces;
+}
+
+void tutti_same_gpu_launch_drop(tutti_same_gpu_launch *launch) {
+    free(launch);
 }
 
 void tutti_same_gpu_launch_end(tutti_same_gpu_launch *launch) {

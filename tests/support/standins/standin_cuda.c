@@ -11,6 +11,8 @@
  *   STANDIN_STREAM_WAITS=0    facts report that a host thread waits; STANDIN_IPC=0: memory cannot be exported;
  *                             STANDIN_MPS=0: processes take turns
  *   STANDIN_DELAY_US=n        a task begins up to n us late
+ *   STANDIN_IN_ORDER=1        all streams of the process share one hardware queue: a task runs when all that were
+ *                             enqueued before it, in whatever stream, have ended
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); a thread that enqueues one more waits
  *   STANDIN_FREE_ALONE=0      calls go on while a thread frees memory, waits for the GPU, or copies to pageable memory
  *                             behind work in a stream. Else such a thread blocks all other calls until the streams have
@@ -40,7 +42,7 @@ static struct {
     pid_t process;
     int gpus, delay_us, depth;
     char ids[STANDIN_MOST_GPUS][TUTTI_DEVICE_ID_BYTES];
-    bool stream_waits, ipc, mps, free_alone;
+    bool stream_waits, ipc, mps, free_alone, in_order;
     atomic_bool context, broken;
     char what[128]; /* why it failed; written before `broken` */
 } standin;
@@ -118,6 +120,10 @@ const char *standin_id(int gpu) {
 
 int standin_delay_us(void) {
     return standin.delay_us;
+}
+
+bool standin_in_order(void) {
+    return standin.in_order;
 }
 
 int standin_depth(void) {
@@ -207,6 +213,7 @@ static void read_settings(void) {
     standin.gpus = gpus > STANDIN_MOST_GPUS ? STANDIN_MOST_GPUS : gpus;
     standin.delay_us = number("STANDIN_DELAY_US", 0);
     standin.depth = number("STANDIN_DEPTH", 1000);
+    standin.in_order = number("STANDIN_IN_ORDER", 0) != 0;
     standin.stream_waits = number("STANDIN_STREAM_WAITS", 1) != 0;
     standin.ipc = number("STANDIN_IPC", 1) != 0;
     standin.mps = number("STANDIN_MPS", 1) != 0;

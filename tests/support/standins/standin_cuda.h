@@ -43,6 +43,7 @@ STANDIN_EXPORT void standin_set_current(int gpu);
 STANDIN_EXPORT const char *standin_id(int gpu);
 int standin_delay_us(void);
 int standin_depth(void);
+bool standin_in_order(void);
 
 /* ------------------------------------------------------------------------------------------------- memory */
 

@@ -63,13 +63,20 @@ static void forget(standin_stream *gone) {
     free(gone);
 }
 
+/* Under the lock: whether the stream, or any stream, has a task with at most this number. */
+static bool is_behind(const standin_stream *only, uint64_t number) {
+    for (const standin_stream *s = streams; s != NULL; s = s->next)
+        if ((only == NULL || s == only) && s->first != NULL && s->first->number <= number) return true;
+    return false;
+}
+
 static void *stream_thread(void *argument) {
     standin_stream *s = argument;
     is_stream_thread = true;
     pthread_mutex_lock(&standin_lock);
     while (s->first != NULL || !s->closing) {
         task *t = s->first;
-        if (t == NULL) {
+        if (t == NULL || (standin_in_order() && is_behind(NULL, t->number - 1))) {
             pthread_cond_wait(&standin_changed, &standin_lock);
             continue;
         }
@@ -163,13 +170,6 @@ tutti_status standin_stream_destroy(tutti_stream stream) {
     pthread_cond_broadcast(&standin_changed);
     pthread_mutex_unlock(&standin_lock);
     return TUTTI_OK;
-}
-
-/* Under the lock: whether the stream, or any stream, has a task with at most this number. */
-static bool is_behind(const standin_stream *only, uint64_t number) {
-    for (const standin_stream *s = streams; s != NULL; s = s->next)
-        if ((only == NULL || s == only) && s->first != NULL && s->first->number <= number) return true;
-    return false;
 }
 
 static void wait_for_streams(const standin_stream *only) {
