@@ -160,6 +160,7 @@ static void connect_if_needed(tutti_channels *channel) {
         if (remote->attempts[maker] == NULL) continue;
         tutti_pipe *pipe = take_pipe(channel, maker);
         if (pipe == NULL) continue;
+        pipe->messages = true;
         remote->made[maker] = pipe;
         pipe->transport->recv(pipe, &remote->in_frames[maker], sizeof remote->in_frames[maker]);
     }

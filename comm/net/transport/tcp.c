@@ -23,7 +23,7 @@
 
 /* A receive of at most this many bytes also reads the bytes after it, up to AHEAD_BYTES. */
 #define AHEAD_AFTER_BYTES ((size_t)256)
-#define AHEAD_BYTES       ((size_t)8 << 10)
+#define AHEAD_BYTES       ((size_t)40 << 10)
 /* A send of at most this many bytes is packed into one buffer. */
 #define FEW_BYTES ((size_t)4608)
 
@@ -66,6 +66,11 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
 
 /* ------------------------------------------------------------------------------------------------ moving */
 
+/* Most bytes of a call, while `other` bytes are left in the other direction; see socket.h. */
+static size_t most_bytes(const tcp_pipe *tcp, size_t other) {
+    return tcp->pipe.messages && other <= tcp->call_bytes ? TUTTI_SOCKET_CALL_BYTES : tcp->call_bytes;
+}
+
 /* The next parts, up to the bytes of one call. */
 static struct msghdr next_parts(const tutti_socket_parts *parts, size_t most, struct iovec next[TUTTI_SOCKET_PARTS]) {
     size_t left = most, count = 0;
@@ -91,7 +96,7 @@ static ssize_t send_few(const tcp_pipe *tcp) {
 
 static ssize_t send_parts(const tcp_pipe *tcp) {
     struct iovec next[TUTTI_SOCKET_PARTS];
-    struct msghdr message = next_parts(&tcp->parts, tcp->call_bytes, next);
+    struct msghdr message = next_parts(&tcp->parts, most_bytes(tcp, tcp->pipe.to_receive - tcp->pipe.received), next);
     return sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -125,7 +130,8 @@ static void take_ahead(tcp_pipe *tcp) {
 
 /* After few bytes, a header perhaps, more have probably arrived: the same call reads them. */
 static tutti_status pull(tcp_pipe *tcp) {
-    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, tcp->call_bytes);
+    size_t most = most_bytes(tcp, tcp->pipe.to_send - tcp->pipe.sent);
+    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, most);
     bool few = wanted <= AHEAD_AFTER_BYTES;
     ssize_t got = recv(tcp->socket, few ? tcp->ahead : tcp->dst, few ? AHEAD_BYTES : wanted, MSG_DONTWAIT);
     if (got < 0) return tutti_socket_is_passing(errno) ? TUTTI_OK : tutti_socket_fail(&tcp->pipe, errno);

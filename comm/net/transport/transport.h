@@ -46,6 +46,8 @@ typedef struct tutti_pipe {
     /* send and recv may be called while a transfer is under way, with the same number of bytes: bytes that have not
      * moved yet are read from, or written to, the new buffer, and the former buffer is free when the call returns. */
     bool movable;
+    /* Set by its user: it carries messages, most of them one at a time and in one direction, rather than exchanges. */
+    bool messages;
     /* A lane of a multi-socket pipe, which decides what a failed send means: the lane only sets send_error. */
     bool lane;
     int send_error;      /* of a lane: errno after which it can only receive; 0: none */
