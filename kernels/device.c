@@ -95,6 +95,8 @@ static tutti_status open_module(const tutti_cuda_module **module_out) {
     return status;
 }
 
+__thread __attribute__((tls_model("initial-exec"))) bool tutti_device_captures;
+
 tutti_status tutti_device_open(const tutti_device **device_out) {
     const tutti_cuda_module *module = NULL;
     TUTTI_TRY(open_module(&module));

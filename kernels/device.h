@@ -122,9 +122,7 @@ typedef struct tutti_device {
     tutti_status (*stream_create)(tutti_stream *stream_out); /* does not wait for the default stream */
     tutti_status (*stream_destroy)(tutti_stream stream);
     tutti_status (*stream_sync)(tutti_stream stream); /* waits; TUTTI_ERR_SYSTEM: an operation in it failed */
-    /* Waits for all streams of the current GPU. TUTTI_NOT_YET: the stream that the thread last asked stream_captures
-     * about is being captured, and waiting would invalidate the capture. */
-    tutti_status (*sync)(void);
+    tutti_status (*sync)(void);                       /* waits for all streams of the current GPU; ends captures */
     tutti_status (*stream_captures)(tutti_stream stream, bool *captures_out); /* is it being captured into a graph? */
     tutti_status (*event_create)(tutti_event_handle *event_out);
     tutti_status (*event_destroy)(tutti_event_handle event);
@@ -183,6 +181,10 @@ TUTTI_API tutti_status tutti_device_operators(const struct tutti_operators **ope
 /* Returns this rank's GPU: TUTTI_DEVICE, else the rank table's device_id, else the rank on the host modulo the
  * number of GPUs. Does not make it current. */
 TUTTI_API tutti_status tutti_device_choose(int *device_out);
+
+/* Set by a thread whose stream is being captured, while it allocates memory: nothing may then wait for the GPU, which
+ * would invalidate the capture. So it gets no memory that streams may still use, and what it frees is kept. */
+extern __thread __attribute__((tls_model("initial-exec"))) bool tutti_device_captures;
 
 /* Returns the table if this process has a context on a GPU and so may hold CUDA pointers; else NULL. The call takes
  * some ns while the answer is a recent no, and one load once it is yes. Only in_use, locate and current may be

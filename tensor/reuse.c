@@ -94,7 +94,10 @@ tutti_status tutti_reuse_take(tutti_reuse_pool *pool, const tutti_device *device
     tutti_reuse_block *known = captures ? NULL : take_known(pool, wanted, stream);
     pthread_mutex_unlock(&pool->lock);
     if (known == NULL) {
-        TUTTI_TRY(take_new(pool, wanted, memory_out));
+        tutti_device_captures = captures;
+        tutti_status status = take_new(pool, wanted, memory_out);
+        tutti_device_captures = false;
+        TUTTI_TRY(status);
         *capacity_out = wanted;
         return TUTTI_OK;
     }

@@ -93,7 +93,9 @@ tutti_status tutti_scratch_take(tutti_scratch_pool *pool, const tutti_device *de
 tutti_status tutti_scratch_make(tutti_scratch_pool *pool, const tutti_device *device, size_t bytes,
                                 tutti_scratch **scratch_out) {
     pthread_mutex_lock(&pool->lock);
+    tutti_device_captures = true;
     tutti_status status = add(pool, device, bytes, scratch_out);
+    tutti_device_captures = false;
     if (status == TUTTI_OK) (*scratch_out)->taken = true;
     pthread_mutex_unlock(&pool->lock);
     return status;

@@ -95,6 +95,13 @@ static void add(block *b) {
     tutti_unlock(TUTTI_LOCK_DEVICE_MEMORY);
 }
 
+/* Waits for the calls that may still use a block; later calls report failures. False: it must not. */
+static bool settle(const tutti_device *device) {
+    if (tutti_device_captures) return false;
+    (void)device->sync();
+    return true;
+}
+
 /* Takes a block of this size that was freed but kept; NULL: there is none. */
 static block *reuse(size_t bytes, int index) {
     tutti_lock(TUTTI_LOCK_DEVICE_MEMORY);
@@ -113,7 +120,7 @@ tutti_status tutti_device_memory_alloc(size_t bytes, const tutti_device_allocato
     TUTTI_TRY(open_device(&device));
     TUTTI_TRY(device->current(&index));
     block *known = reuse(tutti_max_size(bytes, 1), index);
-    if (known != NULL && device->sync() != TUTTI_NOT_YET) { /* a call may still use it; later calls report failures */
+    if (known != NULL && settle(device)) {
         *memory_out = known->memory;
         return TUTTI_OK;
     }
@@ -186,9 +193,8 @@ bool tutti_device_memory_free(void *memory, const tutti_device_allocator *alloca
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
-    /* A call may still use it; free reports failures. During a capture, which neither sync nor free may interrupt, the
-     * block is kept for later. */
-    if (status == TUTTI_OK && device->sync() == TUTTI_NOT_YET) {
+    /* During a capture, which free would invalidate as well, the block is kept for later. */
+    if (status == TUTTI_OK && !settle(device)) {
         if (before != found->index) device->leave(before);
         found->free = true;
         add(found);

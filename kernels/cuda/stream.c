@@ -10,9 +10,6 @@
 #include "kernels/cuda/reduce/launch.h"
 #include "kernels/cuda/state.h"
 
-/* The last answer of stream_captures to this thread. */
-static _Thread_local bool captures;
-
 static cudaStream_t native(tutti_stream stream) {
     return stream;
 }
@@ -43,10 +40,9 @@ tutti_status tutti_cuda_stream_sync(tutti_stream stream) {
     return tutti_cuda_result(result, "cudaStreamSynchronize");
 }
 
-/* No mode of a capture permits cudaDeviceSynchronize, because the captured stream is one of those to wait for. */
+/* Invalidates captures in every mode, because their streams are among those to wait for. */
 tutti_status tutti_cuda_sync(void) {
     TUTTI_CUDA_BEGIN();
-    if (captures) return TUTTI_NOT_YET;
     tutti_cuda_mode mode = tutti_cuda_relax();
     cudaError_t result = cudaDeviceSynchronize();
     tutti_cuda_unrelax(mode);
@@ -65,7 +61,7 @@ tutti_status tutti_cuda_stream_captures(tutti_stream stream, bool *captures_out)
             "stream made with cudaStreamNonBlocking");
     }
     TUTTI_TRY(tutti_cuda_result(result, "cudaStreamIsCapturing"));
-    captures = *captures_out = status != cudaStreamCaptureStatusNone;
+    *captures_out = status != cudaStreamCaptureStatusNone;
     return TUTTI_OK;
 }
 
