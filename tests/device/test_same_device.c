@@ -173,6 +173,47 @@ Test(same_device, threads_need_no_order_but_that_of_events, .timeout = 100) {
     }
 }
 
+/* Rank 1 makes no second call: it sleeps, or aborts its communicator. Rank 0, a thread of the same process, waits on
+ * the host. */
+static tutti_status wait_in_vain(ranks_context *context, cuda_rank *rank) {
+    const bool aborts = context->argument != NULL;
+    void *memory = NULL;
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA);
+    TUTTI_TRY(cuda_alloc(rank, 4000, &memory));
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
+    if (context->rank == 1) {
+        usleep(aborts ? 200000 : 1500000);
+        if (aborts) TUTTI_TRY(tutti_comm_abort(context->comm, "enough"));
+        return TUTTI_OK;
+    }
+    int64_t start_ns = tutti_now_ns();
+    options.timeout_ms = aborts ? 20000 : 500;
+    tutti_status status = tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options);
+    int64_t spent_ms = (tutti_now_ns() - start_ns) / 1000000;
+    RANKS_CHECK(status == (aborts ? TUTTI_ERR_ABORTED : TUTTI_ERR_TIMEOUT), "'%s' (%s)", tutti_status_name(status),
+                tutti_last_error());
+    RANKS_CHECK(strstr(tutti_last_error(), aborts ? "enough" : "missing: rank 1") != NULL, "%s", tutti_last_error());
+    RANKS_CHECK(spent_ms < 5000, "the error came after %d ms", (int)spent_ms);
+    return rank->device->stream_sync(rank->streams[0]);
+}
+
+static tutti_status vain_body(ranks_context *context) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(wait_in_vain(context, &rank));
+    return cuda_rank_close(&rank, NULL);
+}
+
+Test(same_device, a_thread_stops_waiting_for_others_at_its_deadline_and_at_an_abort, .timeout = 60) {
+    prepare(ORDINARY);
+    for (int aborts = 0; aborts < 2; aborts++) {
+        ranks_options options = {.kind = RANKS_THREADS, .nranks = 2, .environment = environment};
+        if (aborts) options.argument = &options;
+        const char *failure = ranks_run(&options, vain_body);
+        cr_assert(failure == NULL, "%s: %s", aborts ? "abort" : "deadline", failure);
+    }
+}
+
 /* More blocks than the directory of those that peers map has room for: the last ones, and ordinary memory, go by way
  * of slots. */
 static tutti_status use_many_blocks(ranks_context *context, cuda_rank *rank) {
