@@ -290,7 +290,7 @@ def miss_gloo(options):
     """The lines with the reason why Gloo is not compared."""
     if output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
         return []
-    return ["Gloo through PyTorch (torch-gloo): no PyTorch with Gloo in %s; name one with --python" % options.python]
+    return ["Gloo through PyTorch (torch-gloo): no PyTorch with Gloo in the Python that --python names"]
 
 
 def find_torch_gloo(options, drivers):

@@ -88,7 +88,7 @@ PAGE = """# %s
 
 %s. `bench/compare_hosts` wrote this page: it makes hosts of network namespaces, joined by veth, and runs each library
 between them in turn, with one timing core; each rank rewrites its input and reads its result between operations, and every
-result is checked (wrong elements: %d). To run it again, as root:
+result is checked (wrong elements: %s). To run it again, as root:
 
     bench/compare_hosts --python PYTHON_WITH_TORCH --out FOLDER \\
         %s
@@ -104,6 +104,12 @@ other half, which a virtual machine cannot see). *peer / tutti* is the time of t
 the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti /
 sockets* the time over that of bare sockets that move only the bytes that must cross the network (column `limit`).
 """
+
+
+def wrong_text(rows):
+    """The number of wrong elements, and in which libraries and collectives they are."""
+    where = sorted({"%s %s" % (row["library"], row["collective"]) for row in rows if row["wrong"]})
+    return "%d%s" % (sum(row["wrong"] or 0 for row in rows), " in " + ", ".join(where) if where else "")
 
 
 def again(options):
@@ -144,7 +150,7 @@ def page_table(table, world, rates):
 
 
 def page_lines(rows, rates, tables, libraries, missing, machine, options):
-    wrong, named = sum(row["wrong"] or 0 for row in rows), {str(world): world for world in options.worlds}
+    wrong, named = wrong_text(rows), {str(world): world for world in options.worlds}
     title = "Algorithms between hosts, next to each other" if options.rows else "Collectives between hosts, next to other libraries"
     yield PAGE % (title, time.strftime("%-d %B %Y", time.gmtime()), wrong, again(options), options.near_ns)
     yield from ("- `%s`: %s" % (library.name, library.note) for library in libraries)
