@@ -122,7 +122,7 @@ typedef struct tutti_device {
     tutti_status (*stream_create)(tutti_stream *stream_out); /* does not wait for the default stream */
     tutti_status (*stream_destroy)(tutti_stream stream);
     tutti_status (*stream_sync)(tutti_stream stream); /* waits; TUTTI_ERR_SYSTEM: an operation in it failed */
-    tutti_status (*sync)(void);                       /* waits for all streams of the current GPU; ends captures */
+    tutti_status (*sync)(void);                       /* waits for all streams of the GPU; invalidates captures */
     tutti_status (*stream_captures)(tutti_stream stream, bool *captures_out); /* is it being captured into a graph? */
     tutti_status (*event_create)(tutti_event_handle *event_out);
     tutti_status (*event_destroy)(tutti_event_handle event);

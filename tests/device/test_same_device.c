@@ -60,6 +60,14 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
     return status;
 }
 
+/* For bodies that break their communicator. */
+static tutti_status break_comm(ranks_context *context, tutti_status (*body)(ranks_context *, cuda_rank *)) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(body(context, &rank));
+    return cuda_rank_close(&rank, NULL);
+}
+
 /* ------------------------------------------------------------------------------------------------ results */
 
 static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
@@ -198,10 +206,7 @@ static tutti_status wait_in_vain(ranks_context *context, cuda_rank *rank) {
 }
 
 static tutti_status vain_body(ranks_context *context) {
-    cuda_rank rank;
-    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
-    TUTTI_TRY(wait_in_vain(context, &rank));
-    return cuda_rank_close(&rank, NULL);
+    return break_comm(context, wait_in_vain);
 }
 
 Test(same_device, a_thread_stops_waiting_for_others_at_its_deadline_and_at_an_abort, .timeout = 60) {
@@ -448,10 +453,7 @@ static tutti_status call_differently(ranks_context *context, cuda_rank *rank) {
 }
 
 static tutti_status different_body(ranks_context *context) {
-    cuda_rank rank;
-    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
-    TUTTI_TRY(call_differently(context, &rank));
-    return cuda_rank_close(&rank, NULL);
+    return break_comm(context, call_differently);
 }
 
 Test(same_device, calls_that_differ_are_an_error_on_all_ranks_that_shows_both, .timeout = 200) {

@@ -250,7 +250,7 @@ def tensors(check):
         return
     sizes = ["-e", "64K"] if check.options.standin else ["-e", "64M"]
     for name, options in (("4 ranks", ["-t", "4", "--bare"]), ("4 ranks that are threads", ["-t", "4", "--ranks", "threads"]),
-                          ("many tensors", ["-t", "4", "--many", "20"])):
+                          ("many tensors", ["-t", "4", "--many", "200", "-e", "64K"])):
         if "threads" in options and os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
             check.note("redistribute_perf, " + name, "skipped", words="clients of MPS have too few hardware queues for it")
             continue

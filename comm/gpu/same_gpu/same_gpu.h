@@ -216,10 +216,11 @@ void tutti_same_gpu_release_leave(tutti_same_gpu *s);
 /* same_gpu_threads.c: makes this rank's events. They are kept, as is the board, until no rank reads them any more. */
 tutti_status tutti_same_gpu_events_make(const tutti_device *device, struct tutti_same_gpu_events **events_out);
 void tutti_same_gpu_events_free(void *events);
-/* Enqueues a call of ranks that are all threads, which is planned and posted except for its events;
- * waits on the host until all ranks have made it. */
+/* Enqueues a call of ranks that are all threads, which is planned and posted except for its events. Waits on the host
+ * until all ranks have made it. */
 tutti_status tutti_same_gpu_put_together(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                                          tutti_same_gpu_post *post, const tutti_stream_call *call);
+
 /* same_gpu_launch.c: publishes this rank's post, which is complete. True: this rank is the last one, and launches. */
 bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place);
 /* Compares all posts and prepares what the caller needs to launch every piece. */

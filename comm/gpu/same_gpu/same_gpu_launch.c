@@ -25,7 +25,7 @@ struct tutti_same_gpu_launch {
     party parties[];
 };
 
-/* --------------------------------------------------------------------------------------------- finding */
+/* -------------------------------------------------------------------------------------------- arriving */
 
 bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place) {
     _Atomic uint64_t *arrived = &s->counters->arrived[place % TUTTI_SAME_GPU_DEPTH].value;
@@ -35,6 +35,8 @@ bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_
     atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched, which frees the place */
     return true;
 }
+
+/* --------------------------------------------------------------------------------------------- finding */
 
 static tutti_status find_segments(tutti_same_gpu_launch *launch, int rank, int count,
                                   const tutti_same_gpu_region *regions, char **segments, size_t *bytes) {
