@@ -257,6 +257,7 @@ static tutti_status fail_gpu(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
     TUTTI_TRY(open_scene(context, &s));
+    TUTTI_TRY(meet(context)); /* the failure must not reach a rank that still waits for its first call */
     if (context->rank == context->nranks - 1) {
         int32_t value; /* no rank sends it */
         tutti_options patient = TUTTI_OPTIONS(.timeout_ms = PATIENCE_MS);
