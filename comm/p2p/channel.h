@@ -110,7 +110,7 @@ typedef struct tutti_channels {
     uint64_t generation;               /* of the peer's channel directory, at the last check */
     uint64_t head, tail_seen;          /* our ring: bytes written; bytes read by the peer, at the last check */
     uint64_t tail;                     /* the peer's ring: bytes read */
-    bool gap;                          /* the record at tail, which tutti_channel_peek has read, is followed by a gap */
+    size_t next_bytes; /* of the ring: the record at tail, which tutti_channel_peek has read, and the gap after it */
     /* cost of eager messages to the peer: all; matched with a receive, at the last check */
     uint64_t sent, matched_seen;
     uint64_t came, matched;              /* cost of eager messages from the peer: all; matched with a receive */

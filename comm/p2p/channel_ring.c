@@ -40,6 +40,12 @@ static bool is_tiny(const tutti_record *record) {
     return record->kind == TUTTI_RECORD_EAGER && record->payload_bytes <= TUTTI_RECORD_TINY_BYTES;
 }
 
+/* Most records: one part and no gap. Each of them takes the short way through this file, since its instructions are in
+ * the time of each message. */
+static bool is_plain(const tutti_record *record) {
+    return record->payload_bytes < LEAST_GAP_PAYLOAD;
+}
+
 /* Only messages come in parts: fragments of a stream follow each other anyway. */
 static size_t part_bytes(const tutti_channels *channel, const tutti_record *record) {
     if (record->kind != TUTTI_RECORD_EAGER || channel->remote != NULL) return TUTTI_CHANNEL_RING_BYTES;
@@ -61,14 +67,20 @@ static bool leaves_gap(const tutti_channels *channel, const tutti_record *record
            record->payload_bytes <= most;
 }
 
+/* Bytes of the ring that a record takes which needs no look at the channel. */
+static size_t plain_span(const tutti_record *record) {
+    return sizeof *record + (is_tiny(record) ? 0 : tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE));
+}
+
 /* Bytes of the ring that the record takes. */
 static size_t span(const tutti_channels *channel, const tutti_record *record, bool gap) {
-    if (is_tiny(record)) return sizeof *record;
+    if (is_plain(record)) return plain_span(record);
     return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE) +
            (gap ? TUTTI_GAP_BYTES : 0);
 }
 
 static size_t own_span(const tutti_channels *channel, const tutti_record *record) {
+    if (is_plain(record)) return plain_span(record);
     return span(channel, record, leaves_gap(channel, record));
 }
 
@@ -161,7 +173,8 @@ static void write_line(tutti_channels *channel, uint64_t at, const tutti_record 
         line->answer = record->answer;
         line->address = record->address;
     }
-    uint32_t kind = record->kind | (leaves_gap(channel, record) ? TUTTI_RECORD_GAP : 0);
+    uint32_t kind = record->kind;
+    if (!is_plain(record) && leaves_gap(channel, record)) kind |= TUTTI_RECORD_GAP;
     atomic_store_explicit(kind_at(channel, at), kind, memory_order_release); /* pairs with _peek */
 }
 
@@ -183,18 +196,19 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
 }
 
 /* Fetches the lines of the next such record and the mark after it: they come back while no thread waits. */
-static void fetch_next(tutti_channels *channel, const tutti_record *record) {
+static void fetch_next(tutti_channels *channel, const tutti_record *record, size_t span_bytes) {
     uint64_t next = channel->head; /* whose first line has just been written */
     if (!is_tiny(record) && record->payload_bytes > TUTTI_MOST_FETCHED_BYTES) return;
     size_t bytes = is_tiny(record) ? 0 : record->payload_bytes;
     for (size_t at = 0; at < bytes; at += TUTTI_CACHE_LINE)
         tutti_prefetch_to_write(record_at(channel, next + sizeof *record + at));
-    tutti_prefetch_to_write(record_at(channel, next + own_span(channel, record)));
+    tutti_prefetch_to_write(record_at(channel, next + span_bytes));
 }
 
 static void write_record(tutti_channels *channel, const tutti_record *record, const void *payload) {
     uint64_t at = channel->head;
-    channel->head += own_span(channel, record);
+    size_t span_bytes = own_span(channel, record);
+    channel->head += span_bytes;
     if (record->payload_bytes >= STREAM_FAR_BYTES) {
         write_parts(channel, at, record, payload);
         tutti_channel_ring(channel);
@@ -205,7 +219,7 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
         ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
     tutti_channel_ring(channel);
-    fetch_next(channel, record);
+    fetch_next(channel, record, span_bytes);
 }
 
 /* To another host: only the system reads our ring, at once if it can. */
@@ -245,12 +259,13 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     /* Acquire: the record's line has been written; pairs with tutti_channel_write. */
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
-    channel->gap = (record_out->kind & TUTTI_RECORD_GAP) != 0;
+    bool gap = (record_out->kind & TUTTI_RECORD_GAP) != 0;
     record_out->kind &= ~TUTTI_RECORD_GAP;
+    channel->next_bytes = span(channel, record_out, gap);
     if (!is_tiny(record_out)) prefetch_payload((const char *)next + sizeof *record_out, record_out->payload_bytes);
     size_t most = channel->remote != NULL ? tutti_remote_unread(channel) : channel->their_bytes - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out, channel->gap) > most) {
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || channel->next_bytes > most) {
         tutti_channel_break(channel, "it sent an invalid record (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;
@@ -292,6 +307,10 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
         if (bytes > 0) memcpy(dst, line->tiny, bytes);
         return true;
     }
+    if (is_plain(record)) {
+        ring_read(channel, channel->tail + sizeof *record, dst, bytes);
+        return true;
+    }
     for (size_t part = 0, done = 0; done < bytes; part++) {
         size_t here = tutti_min_size(bytes - done, part_bytes(channel, record));
         if (part > 0 && !wait_for_part(channel, record, part)) return false;
@@ -303,7 +322,7 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
 }
 
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
-    channel->tail += span(channel, record, channel->gap);
+    channel->tail += channel->next_bytes;
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
     /* Writers hardly ever wait for the room of one line; writers that wait for credit are woken below. */
