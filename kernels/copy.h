@@ -1,5 +1,5 @@
 /*
- * Copies past the caches.
+ * Copies that memcpy makes less well: past the caches, and of some KiB through them.
  *
  * An ordinary store to a line that another core has read must first take that line from the other core's cache. Where
  * the two share a last-level cache this is fast; where they do not it costs more than the rest of a transfer
@@ -19,5 +19,9 @@ void tutti_copy_stream(void *dst, const void *src, size_t bytes);
 /* The same in two parts: one fence after many copies. */
 void tutti_copy_stream_part(void *dst, const void *src, size_t bytes);
 void tutti_copy_stream_fence(void);
+
+/* memcpy by a loop of vector loads and stores, where that is faster: from some KiB on glibc uses the string
+ * instruction, which begins slowly. Best where the source is in a near cache. */
+void tutti_copy_loop(void *dst, const void *src, size_t bytes);
 
 #endif

@@ -189,7 +189,7 @@ void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t byt
         slot += trial, from += trial, bytes -= trial;
     }
     if (streams) tutti_copy_stream(slot, from, bytes);
-    else memcpy(slot, from, bytes);
+    else tutti_copy_loop(slot, from, bytes);
 }
 
 /* --------------------------------------------------------------------------------------- communicator list */

@@ -157,7 +157,7 @@ bool tutti_shared_streams(size_t output_bytes) {
 
 void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool streams) {
     if (streams) tutti_copy_stream(dst, src, bytes);
-    else memcpy(dst, src, bytes);
+    else tutti_copy_loop(dst, src, bytes);
 }
 
 static tutti_reduce_args views_to(tutti_comm *comm, const tutti_op *op, void *dst, size_t count) {

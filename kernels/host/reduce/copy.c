@@ -1,9 +1,10 @@
 /*
- * Non-temporal copies. See copy.h. Whole lines are written by the widest stores that the processor has, because a
- * line that one store fills never waits in a write-combining buffer for its other half.
+ * Non-temporal copies, and a loop. See copy.h. Past the caches, whole lines are written by the widest stores that the
+ * processor has, because a line that one store fills never waits in a write-combining buffer for its other half.
  */
 #include "kernels/copy.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -39,7 +40,35 @@ static void stream_lines(char *dst, const char *src, size_t bytes) {
 void tutti_copy_stream_fence(void) {
     _mm_sfence();
 }
+
+/* Two lines a turn; the last two overlap those before. */
+__attribute__((target("avx"))) static void copy_256(char *dst, const char *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 128) {
+        i = tutti_min_size(i, bytes - 128);
+        __m256i a = _mm256_loadu_si256((const void *)(src + i)), b = _mm256_loadu_si256((const void *)(src + i + 32)),
+                c = _mm256_loadu_si256((const void *)(src + i + 64)),
+                d = _mm256_loadu_si256((const void *)(src + i + 96));
+        _mm256_storeu_si256((void *)(dst + i), a);
+        _mm256_storeu_si256((void *)(dst + i + 32), b);
+        _mm256_storeu_si256((void *)(dst + i + 64), c);
+        _mm256_storeu_si256((void *)(dst + i + 96), d);
+    }
+}
+
+/* In these bounds glibc's memcpy takes up to 9 % longer (Zen 4, source in a near cache); above both are equal. */
+#define LEAST_LOOP_BYTES ((size_t)2 << 10)
+#define MOST_LOOP_BYTES  ((size_t)256 << 10)
+
+void tutti_copy_loop(void *dst, const void *src, size_t bytes) {
+    bool fits = bytes >= LEAST_LOOP_BYTES && bytes <= MOST_LOOP_BYTES;
+    if (fits && __builtin_cpu_supports("avx")) copy_256(dst, src, bytes);
+    else memcpy(dst, src, bytes);
+}
 #else
+void tutti_copy_loop(void *dst, const void *src, size_t bytes) {
+    memcpy(dst, src, bytes);
+}
+
 static void stream_lines(char *dst, const char *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
