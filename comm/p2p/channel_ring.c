@@ -321,10 +321,14 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
     return true;
 }
 
-void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
-    channel->tail += channel->next_bytes;
+void tutti_channel_pass(tutti_channels *channel, size_t bytes) {
+    channel->tail += bytes;
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
+}
+
+void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
+    tutti_channel_pass(channel, channel->next_bytes);
     /* Writers hardly ever wait for the room of one line; writers that wait for credit are woken below. */
     if (!is_tiny(record) && channel->remote == NULL) tutti_channel_ring(channel);
 }

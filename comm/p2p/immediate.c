@@ -17,9 +17,10 @@
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
 
-#define LOOKS_PER_SERVICE  32 /* polls of one place, between two rounds of progress for everything else */
-#define SERVICES           32 /* then the long path, with its deadline */
-#define YIELDS             64 /* the same where ranks share cores */
+#define LOOKS_PER_SERVICE  32              /* polls of one place, between two rounds of progress for everything else */
+#define SERVICES           32              /* then the long path, with its deadline */
+#define MOST_SERVICES      (64 * SERVICES) /* while the message is arriving */
+#define YIELDS             64              /* the same where ranks share cores */
 #define YIELDS_PER_SERVICE 4
 #define LOOKS_BEFORE_YIELD 64 /* about as long as a switch to another thread */
 /* If both ranks of a pair gave up at the same time, two cores would go on to run ranks of different pairs. */
@@ -50,40 +51,18 @@ tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes,
 
 /* ------------------------------------------------------------------------------------------- receiving */
 
-typedef struct receive {
-    tutti_port *port;
-    tutti_channels *channel;
-    void *dst;
-    size_t bytes;
-    int peer;
-    int64_t tag;
-    tutti_received *received_out;
-} receive;
-
-static bool is_wanted(const receive *r, const tutti_record *record) {
-    return record->kind == TUTTI_RECORD_EAGER && record->comm_id == r->port->comm_id &&
-           record->destination == r->port->rank && record->source == r->peer &&
-           (record->tag == r->tag || (r->tag == TUTTI_ANY_TAG && record->tag >= 0)) &&
-           record->payload_bytes <= r->bytes;
-}
-
 /* Takes the next record if it is the awaited message, even while it is being written. Returns false if no
  * record has come, the record is another one, or its writer has stopped. */
-static bool take(const receive *r) {
+static bool take(const tutti_waiter *r) {
     tutti_record record;
     tutti_channels *channel = r->channel;
-    if (!tutti_channel_peek(channel, &record) || !is_wanted(r, &record)) return false;
+    if (!tutti_channel_peek(channel, &record) || !tutti_waiter_fits(r, &record)) return false;
     if (!tutti_channel_copy(channel, &record, r->dst, record.payload_bytes)) return false;
     tutti_channel_skip(channel, &record);
     channel->came += tutti_channel_cost(record.payload_bytes);
     tutti_channel_give_credit(channel, record.payload_bytes);
     *r->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = record.payload_bytes};
     return true;
-}
-
-static bool receive_is_next(const receive *r) {
-    return r->port != NULL && r->channel != NULL && r->channel->theirs != NULL && TAILQ_EMPTY(&r->port->posted) &&
-           TAILQ_EMPTY(&r->port->unexpected);
 }
 
 static bool spin(const _Atomic uint32_t *next, int looks) {
@@ -100,12 +79,16 @@ static bool is_elsewhere(const tutti_comm *comm, int rank) {
 }
 
 /* Waits for a while until a record has come; makes progress on everything else in between. */
-static bool look(const tutti_comm *comm, int peer, bool remote, const _Atomic uint32_t *next) {
+static bool look(const tutti_comm *comm, const tutti_waiter *r, const _Atomic uint32_t *next) {
+    int peer = r->peer;
+    bool remote = r->channel->remote != NULL;
     int services = comm->spins ? SERVICES : YIELDS;
     /* the progress call puts records of other hosts there */
     int looks = comm->spins && !remote ? LOOKS_PER_SERVICE : 1;
     int looks_before_yield = comm->rank < peer ? LOOKS_BEFORE_YIELD : MORE_LOOKS * LOOKS_BEFORE_YIELD;
     for (int service = 1; service <= services; service++) {
+        bool arrives = atomic_load_explicit(&r->claimed, memory_order_relaxed);
+        if (arrives && service == services / 2 && services < MOST_SERVICES) services *= 2;
         if (!comm->spins) {
             /* A peer that runs on another core answers sooner than a yield returns. */
             if (!remote && is_elsewhere(comm, peer) && spin(next, looks_before_yield)) return true;
@@ -121,19 +104,31 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
                                 tutti_received *received_out) {
     if (peer == TUTTI_ANY_SOURCE || tutti_forked()) return TUTTI_NOT_YET;
     tutti_lock(TUTTI_LOCK_P2P);
-    receive r = {tutti_p2p_port(comm->id, comm->rank), channel_to(comm, peer), dst, bytes, peer, tag, received_out};
-    bool next = receive_is_next(&r), taken = next && take(&r);
+    tutti_waiter r = {.port = tutti_p2p_port(comm->id, comm->rank),
+                      .channel = channel_to(comm, peer),
+                      .dst = dst,
+                      .bytes = bytes,
+                      .peer = peer,
+                      .tag = tag,
+                      .received_out = received_out};
+    bool next = tutti_waiter_is_next(&r), taken = next && take(&r);
     if (!next || taken) {
         tutti_unlock(TUTTI_LOCK_P2P);
         return taken ? TUTTI_OK : TUTTI_NOT_YET;
     }
     const _Atomic uint32_t *place = tutti_channel_next(r.channel);
     r.port->pins++;
+    bool waits = r.channel->remote != NULL && r.port->waiter == NULL;
+    if (waits) r.port->waiter = &r;
     tutti_unlock(TUTTI_LOCK_P2P);
-    bool came = look(comm, peer, r.channel->remote != NULL, place);
+    bool came = look(comm, &r, place);
     tutti_lock(TUTTI_LOCK_P2P);
     r.port->pins--;
-    taken = came && receive_is_next(&r) && take(&r);
+    if (waits) {
+        r.port->waiter = NULL;
+        tutti_remote_leave_waiter(&r);
+    }
+    taken = r.taken || (came && tutti_waiter_is_next(&r) && take(&r));
     tutti_unlock(TUTTI_LOCK_P2P);
     return taken ? TUTTI_OK : TUTTI_NOT_YET;
 }

@@ -26,31 +26,6 @@
 
 /* -------------------------------------------------------------------------------------------- matching */
 
-/* TUTTI_ANY_TAG matches users' tags only (>= 0), never the library's. */
-static bool fits(const tutti_request *receive, int source, int64_t tag) {
-    if (receive->peer != TUTTI_ANY_SOURCE && receive->peer != source) return false;
-    return receive->tag == tag || (receive->tag == TUTTI_ANY_TAG && tag >= 0);
-}
-
-/* Takes the posted receive that matches such a message off the posted list and returns it; NULL: none. */
-static tutti_request *take_posted(tutti_port *port, int source, int64_t tag) {
-    tutti_request *request;
-    for (request = TAILQ_FIRST(&port->posted); request != NULL; request = TAILQ_NEXT(request, state_link))
-        if (fits(request, source, tag)) {
-            tutti_request_move(request, TUTTI_PHASE_POSTED, NULL);
-            return request;
-        }
-    return NULL;
-}
-
-/* Records which message a receive has matched. */
-static void note_message(tutti_request *request, int source, int64_t tag, size_t message_bytes) {
-    request->source_rank = source;
-    request->source_tag = tag;
-    request->message_bytes = message_bytes;
-    request->wanted = tutti_min_size(message_bytes, request->bytes);
-}
-
 /* Puts a message (malloc'd) that no receive has asked for at the end of the unexpected list. */
 static void keep(tutti_port *port, tutti_unexpected *message) {
     message->port = port;
@@ -75,7 +50,7 @@ static void pull_local(tutti_request *receive, tutti_request *send) {
 static void take(tutti_request *request, tutti_unexpected *message) {
     tutti_port *port = request->port;
     TAILQ_REMOVE(&port->unexpected, message, link);
-    note_message(request, message->source, message->tag, message->bytes);
+    tutti_match_note(request, message->source, message->tag, message->bytes);
     if (message->whole) {
         if (request->wanted > 0) memcpy(request->buffer, message->payload, request->wanted);
         release_backlog(port, message);
@@ -91,7 +66,7 @@ static void take(tutti_request *request, tutti_unexpected *message) {
 void tutti_incoming_receive(tutti_request *request) {
     tutti_unexpected *message;
     for (message = TAILQ_FIRST(&request->port->unexpected); message != NULL; message = TAILQ_NEXT(message, link))
-        if (fits(request, message->source, message->tag)) {
+        if (tutti_match_fits(request, message->source, message->tag)) {
             take(request, message);
             return;
         }
@@ -143,31 +118,18 @@ void tutti_incoming_local(tutti_request *request, tutti_port *to) {
         tutti_request_fail_left(request, request->peer);
         return;
     }
-    tutti_request *receive = take_posted(to, request->port->rank, request->tag);
+    tutti_request *receive = tutti_match_take(to, request->port->rank, request->tag);
     if (receive == NULL) {
         leave_local(request, to);
         return;
     }
-    note_message(receive, request->port->rank, request->tag, request->bytes);
+    tutti_match_note(receive, request->port->rank, request->tag, request->bytes);
     pull_local(receive, request);
 }
 
 /* ---------------------------------------------------------------------------------------- records of peers
  * Each on_ function handles one kind of record; false: not possible now, or the channel is broken.
  */
-
-/* Finds the rank's port; *port_out is NULL if its communicator is closed. False: the record names a wrong source. */
-static bool find_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out) {
-    tutti_port *port = tutti_p2p_port(record->comm_id, record->destination);
-    *port_out = port;
-    if (port == NULL) return true;
-    const tutti_comm *comm = port->comm;
-    if (record->source >= 0 && record->source < comm->nranks && comm->members[record->source].process == channel->peer)
-        return true;
-    tutti_channel_break(channel, "it sent a message as rank %d of \"%s\", which is not a rank of that process",
-                        record->source, comm->name);
-    return false;
-}
 
 /* bytes: of the message; kept_bytes: of these, those that have come and will be kept. */
 static tutti_unexpected *new_message(tutti_channels *channel, const tutti_record *record, uint64_t bytes,
@@ -195,13 +157,13 @@ static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_re
 
 static bool on_eager(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
-    if (!find_port(channel, record, &port)) return false;
-    tutti_request *request = port != NULL ? take_posted(port, record->source, record->tag) : NULL;
+    if (!tutti_match_port(channel, record, &port)) return false;
+    tutti_request *request = port != NULL ? tutti_match_take(port, record->source, record->tag) : NULL;
     if (port != NULL && request == NULL) return keep_eager(channel, port, record);
     channel->came += tutti_channel_cost(record->payload_bytes);
     tutti_channel_give_credit(channel, record->payload_bytes);
     if (request == NULL) return true;
-    note_message(request, record->source, record->tag, record->payload_bytes);
+    tutti_match_note(request, record->source, record->tag, record->payload_bytes);
     tutti_channel_copy(channel, record, request->buffer, request->wanted);
     tutti_request_received(request);
     return true;
@@ -209,14 +171,14 @@ static bool on_eager(tutti_channels *channel, const tutti_record *record) {
 
 static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
-    if (!find_port(channel, record, &port)) return false;
+    if (!tutti_match_port(channel, record, &port)) return false;
     if (port == NULL) {
         tutti_channel_done(channel, record->transfer, /* taken */ false);
         return true;
     }
-    tutti_request *request = take_posted(port, record->source, record->tag);
+    tutti_request *request = tutti_match_take(port, record->source, record->tag);
     if (request != NULL) {
-        note_message(request, record->source, record->tag, record->bytes);
+        tutti_match_note(request, record->source, record->tag, record->bytes);
         tutti_transfer_accept(request, channel, record->transfer, record->address);
         return true;
     }
@@ -260,7 +222,7 @@ static bool on_done(tutti_channels *channel, const tutti_record *record) {
 
 static bool on_broken(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
-    if (!find_port(channel, record, &port)) return false;
+    if (!tutti_match_port(channel, record, &port)) return false;
     if (port == NULL || tutti_notify_received_broken(channel, record, port)) return true;
     tutti_channel_break(channel, "it sent an invalid reason for a broken communicator");
     return false;
@@ -268,7 +230,7 @@ static bool on_broken(tutti_channels *channel, const tutti_record *record) {
 
 static bool on_left(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
-    if (!find_port(channel, record, &port)) return false;
+    if (!tutti_match_port(channel, record, &port)) return false;
     if (port != NULL) port->left[record->source] = true; /* all data it sent has been read */
     return true;
 }

@@ -1,8 +1,8 @@
 /*
  * Point to point: sends and receives of this process's ranks. This file holds the entry points; immediate.c is the
- * short path of blocking calls, incoming.c handles incoming records and finds the receive for a message, transfer.c
- * moves bytes, request.c ends requests, watchdog.c checks requests that wait too long, channel*.c are the rings,
- * remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators that broke or were left.
+ * short path of blocking calls, incoming.c handles incoming records, matching.c finds the receive for a message,
+ * transfer.c moves bytes, request.c ends requests, watchdog.c checks requests that wait too long, channel*.c are the
+ * rings, remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators that broke or were left.
  *
  *   sender                                 receiver
  *   small:

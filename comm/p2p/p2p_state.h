@@ -27,6 +27,19 @@ typedef enum tutti_phase {
 
 TAILQ_HEAD(tutti_messages, tutti_unexpected);
 
+/* A blocking receive that waits for its message without a request (immediate.c). */
+typedef struct tutti_waiter {
+    struct tutti_port *port;
+    tutti_channels *channel;
+    void *dst;
+    size_t bytes;
+    int peer;
+    int64_t tag;
+    tutti_received *received_out;
+    atomic_bool claimed; /* its message is being received into dst; read without the lock */
+    bool taken;          /* the message is in dst */
+} tutti_waiter;
+
 typedef struct tutti_port {
     struct tutti_port *next; /* in its bucket */
     tutti_comm *comm;
@@ -35,9 +48,10 @@ typedef struct tutti_port {
     struct tutti_requests all;
     struct tutti_requests posted;
     struct tutti_messages unexpected;
-    uint64_t kept_bytes; /* cost of unexpected eager messages from this process */
-    bool *left;          /* nranks: the rank has destroyed the communicator, and all data it sent has been read */
-    int pins;            /* threads that use `comm` without the lock; closing waits for them */
+    uint64_t kept_bytes;  /* cost of unexpected eager messages from this process */
+    bool *left;           /* nranks: the rank has destroyed the communicator, and all data it sent has been read */
+    tutti_waiter *waiter; /* it waits for a message from another host; NULL: none does */
+    int pins;             /* threads that use `comm` without the lock; closing waits for them */
 } tutti_port;
 
 typedef struct tutti_request {
@@ -186,6 +200,27 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 void tutti_transfer_pull(tutti_request *request);
 /* Moves the data that can move on the channel. */
 void tutti_transfer_advance(tutti_channels *channel);
+
+/* ---- matching.c */
+
+/* Returns true if such a message is for this receive. TUTTI_ANY_TAG matches users' tags only (>= 0), never the
+ * library's. */
+bool tutti_match_fits(const tutti_request *receive, int source, int64_t tag);
+/* Takes the posted receive for such a message off the posted list, and returns it; NULL: there is none. */
+tutti_request *tutti_match_take(const tutti_port *port, int source, int64_t tag);
+/* Records which message a receive has matched. */
+void tutti_match_note(tutti_request *request, int source, int64_t tag, size_t message_bytes);
+/* Finds the rank's port; *port_out is NULL if its communicator is closed. False: the record names a wrong source,
+ * which breaks the channel. */
+bool tutti_match_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out);
+/* Returns true if this is the message for which the thread waits. */
+bool tutti_waiter_fits(const tutti_waiter *waiter, const tutti_record *record);
+/* Returns true if no other receive, and no message that came before, goes first. */
+bool tutti_waiter_is_next(const tutti_waiter *waiter);
+/* Takes the receive for an eager message whose bytes are still to come, and returns its buffer; exactly one of the two
+ * results is set. NULL: there is none, or its buffer is too short. */
+char *tutti_match_claim(tutti_channels *channel, const tutti_record *record, tutti_request **request_out,
+                        tutti_waiter **waiter_out);
 
 /* ---- notify.c */
 

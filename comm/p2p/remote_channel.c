@@ -162,7 +162,7 @@ static void connect_if_needed(tutti_channels *channel) {
         if (pipe == NULL) continue;
         pipe->messages = true;
         remote->made[maker] = pipe;
-        pipe->transport->recv(pipe, &remote->in_frames[maker], sizeof remote->in_frames[maker]);
+        pipe->transport->recv(pipe, &remote->in_frames[maker].frame, sizeof remote->in_frames[maker].frame);
     }
 }
 
@@ -300,9 +300,18 @@ void tutti_remote_let_go(tutti_channels *channel, const tutti_request *request) 
     }
     if (remote->in_request == request) {
         remote->in_request = NULL;
+        remote->in_dropped = remote->in_straight;
         if (!tutti_pipe_has_received(remote->in))
-            remote->in->transport->recv(remote->in, remote->body, tutti_remote_in_frame(remote)->bytes);
+            remote->in->transport->recv(remote->in, remote->body, remote->in_bytes);
     }
+}
+
+void tutti_remote_leave_waiter(tutti_waiter *waiter) {
+    struct tutti_remote_channel *remote = waiter->channel->remote;
+    if (remote->in_waiter != waiter) return;
+    remote->in_waiter = NULL;
+    memcpy(remote->body, waiter->dst, remote->in->received);
+    if (!tutti_pipe_has_received(remote->in)) remote->in->transport->recv(remote->in, remote->body, remote->in_bytes);
 }
 
 static bool owes_news(const tutti_channels *channel) {

@@ -23,10 +23,14 @@ static bool receive_ring(struct tutti_remote_channel *remote, const tutti_remote
 }
 
 /* Copies the frame's first line, except for the word that marks the record as present. */
-static bool begin_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
+static void copy_lead(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
     size_t offset = remote->came & (TUTTI_CHANNEL_RING_BYTES - 1);
     memcpy(remote->copy->ring + offset + sizeof(uint32_t), f->lead + sizeof(uint32_t),
            sizeof f->lead - sizeof(uint32_t));
+}
+
+static bool begin_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
+    copy_lead(remote, f);
     remote->in_put = sizeof f->lead;
     return receive_ring(remote, f);
 }
@@ -55,7 +59,27 @@ static bool begin_stream(tutti_channels *channel) {
     tutti_request *request = tutti_request_stream(channel, f->transfer, f->offset, f->bytes);
     bool straight = request != NULL && remote->in->movable;
     remote->in_request = straight ? request : NULL;
+    remote->in_bytes = f->bytes;
     remote->in->transport->recv(remote->in, straight ? request->buffer + request->moved : remote->body, f->bytes);
+    return true;
+}
+
+/* If the frame is one eager message that is the next to be read, and its receive waits, receives its bytes into that
+ * receive's buffer instead of the ring. */
+static bool begin_straight(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    const tutti_remote_frame *f = tutti_remote_in_frame(remote);
+    tutti_record record;
+    memcpy(&record, f->lead, sizeof record);
+    bool alone = record.kind == TUTTI_RECORD_EAGER && record.payload_bytes > TUTTI_RECORD_TINY_BYTES &&
+                 f->bytes == sizeof record + tutti_align_up(record.payload_bytes, TUTTI_CACHE_LINE);
+    if (!alone || remote->came != channel->tail || !remote->in->movable) return false;
+    char *dst = tutti_match_claim(channel, &record, &remote->in_request, &remote->in_waiter);
+    if (dst == NULL) return false;
+    remote->in_straight = true;
+    remote->in_dropped = false;
+    remote->in_bytes = record.payload_bytes;
+    remote->in->transport->recv(remote->in, dst, remote->in_bytes);
     return true;
 }
 
@@ -63,7 +87,7 @@ static bool begin_stream(tutti_channels *channel) {
 static bool begin_body(tutti_channels *channel) {
     const tutti_remote_frame *f = tutti_remote_in_frame(channel->remote);
     if (f->transfer != 0) return begin_stream(channel);
-    return f->bytes != 0 && begin_ring(channel->remote, f);
+    return f->bytes != 0 && (begin_straight(channel) || begin_ring(channel->remote, f));
 }
 
 static void take_stream(tutti_channels *channel) {
@@ -84,8 +108,45 @@ static void take_news(struct tutti_remote_channel *remote) {
     atomic_store_explicit(&remote->copy->matched, f->matched, memory_order_relaxed);
 }
 
-static void next_frame(struct tutti_remote_channel *remote) {
-    remote->in->transport->recv(remote->in, tutti_remote_in_frame(remote), sizeof(tutti_remote_frame));
+/* Puts a message that its receive left into the ring, for another receive. */
+static void put_into_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
+    size_t offset = (remote->came + sizeof f->lead) & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t first = tutti_min_size(remote->in_bytes, TUTTI_CHANNEL_RING_BYTES - offset);
+    copy_lead(remote, f);
+    memcpy(remote->copy->ring + offset, remote->body, first);
+    memcpy(remote->copy->ring, remote->body + first, remote->in_bytes - first);
+    take_ring(remote, f);
+}
+
+/* Ends the receive that has got the frame's message. A thread that polls the ring's next word notices it. */
+static void end_straight(tutti_channels *channel) {
+    struct tutti_remote_channel *remote = channel->remote;
+    const tutti_remote_frame *f = tutti_remote_in_frame(remote);
+    tutti_request *request = remote->in_request;
+    tutti_waiter *waiter = remote->in_waiter;
+    remote->in_request = NULL;
+    remote->in_waiter = NULL;
+    if (request == NULL && waiter == NULL && !remote->in_dropped) {
+        put_into_ring(remote, f);
+        return;
+    }
+    if (request != NULL) tutti_request_came(request, remote->in_bytes);
+    if (waiter != NULL) {
+        tutti_record record;
+        memcpy(&record, f->lead, sizeof record);
+        *waiter->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = remote->in_bytes};
+        waiter->taken = true;
+    }
+    take_ring(remote, f);
+    tutti_channel_pass(channel, f->bytes);
+    channel->came += tutti_channel_cost(remote->in_bytes);
+    tutti_channel_give_credit(channel, remote->in_bytes);
+}
+
+/* Receives the header of the next frame, after what is left of this one. */
+static void next_frame(struct tutti_remote_channel *remote, size_t padding) {
+    char *to = (char *)tutti_remote_in_frame(remote) - padding;
+    remote->in->transport->recv(remote->in, to, padding + sizeof(tutti_remote_frame));
 }
 
 /* Takes the requested bytes, which have come: a frame's header, or its body. Returns true if more of the frame, or
@@ -101,14 +162,16 @@ static bool take_part(tutti_channels *channel) {
         take_news(remote);
         remote->in_body = begin_body(channel);
         if (remote->in_body) return true;
-    } else if (f->transfer == 0 && receive_ring(remote, f)) {
+    } else if (f->transfer == 0 && !remote->in_straight && receive_ring(remote, f)) {
         return true;
     }
     bool stream = f->transfer != 0;
-    remote->in_body = false;
+    size_t padding = remote->in_straight ? f->bytes - sizeof(tutti_record) - remote->in_bytes : 0;
     if (stream) take_stream(channel);
+    else if (remote->in_straight) end_straight(channel);
     else if (f->bytes != 0) take_ring(remote, f);
-    next_frame(remote);
+    remote->in_body = remote->in_straight = false;
+    next_frame(remote, padding);
     return stream;
 }
 

@@ -31,22 +31,30 @@ struct tutti_remote_channel {
     tutti_pipe *made[2];
     uint64_t arrivals_seen; /* tutti_listener_count at the last check */
     tutti_pipe *out, *in; /* the connections that we send on, and that the peer sends on; NULL: nothing has been sent */
-    tutti_remote_frame out_frame, in_frames[2];
+    tutti_remote_frame out_frame;
+    struct {
+        uint8_t padding[TUTTI_CACHE_LINE]; /* of the frame before */
+        tutti_remote_frame frame;
+    } in_frames[2];
     uint64_t sent;       /* bytes of our ring given to `out` */
     uint64_t came;       /* bytes of the peer's ring copied */
     bool in_body;        /* the header of a frame has come, its bytes are still to come */
     size_t in_put;       /* bytes of the ring in that frame that have come or have been requested */
-    char *body, *stream; /* of a frame of a stream: the incoming one, the outgoing one */
-    /* the request whose buffer a frame of a stream is now sent from, or received into */
+    bool in_straight;    /* the frame is one eager message, received into its receive's buffer or `body` */
+    bool in_dropped;     /* that receive has ended: no other one gets the message */
+    char *body, *stream; /* of a frame: the incoming one, the outgoing one of a stream */
+    /* the receive whose buffer the frame's bytes are received into, the request whose buffer a stream is sent from */
     tutti_request *out_request, *in_request;
+    tutti_waiter *in_waiter;
+    size_t in_bytes;                  /* of that receive's part of the frame */
     unsigned looks;                   /* checks of an `out` that nothing is read from */
     uint64_t sent_tail, sent_matched; /* the tail and matched that the peer knows */
 };
 
 /* The frame that is being read. */
 static inline tutti_remote_frame *tutti_remote_in_frame(struct tutti_remote_channel *remote) {
-    return &remote
-                ->in_frames[remote->in == remote->made[TUTTI_REMOTE_THEIRS] ? TUTTI_REMOTE_THEIRS : TUTTI_REMOTE_OURS];
+    bool theirs = remote->in == remote->made[TUTTI_REMOTE_THEIRS];
+    return &remote->in_frames[theirs ? TUTTI_REMOTE_THEIRS : TUTTI_REMOTE_OURS].frame;
 }
 
 /* Connects if that is needed, and sends what can be sent now; returns true if something moved. */

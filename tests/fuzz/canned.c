@@ -19,18 +19,11 @@ static tutti_status canned_send(tutti_pipe *pipe, const struct iovec *parts, int
     return TUTTI_OK;
 }
 
-static tutti_status canned_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
-    ((canned_pipe *)pipe)->dst = dst;
-    if (!tutti_pipe_has_received(pipe)) return pipe->status; /* progress */
-    pipe->to_receive = bytes;
-    pipe->received = 0;
-    return pipe->status;
-}
-
 static tutti_status canned_progress(tutti_pipe *pipe) {
     canned_pipe *canned = (canned_pipe *)pipe;
     size_t bytes = tutti_min_size(pipe->to_receive - pipe->received, tutti_min_size(canned->left, canned->piece));
     if (tutti_pipe_has_received(pipe)) return pipe->status;
+    if (bytes == 0 && canned->waits) return TUTTI_OK;
     if (bytes == 0) return tutti_pipe_fail(pipe, TUTTI_ERR_PEER_DIED, "the end");
     memcpy(canned->dst + pipe->received, canned->next, bytes);
     canned->next += bytes;
@@ -38,6 +31,14 @@ static tutti_status canned_progress(tutti_pipe *pipe) {
     pipe->received += bytes;
     pipe->bytes_in += bytes;
     return TUTTI_OK;
+}
+
+static tutti_status canned_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
+    ((canned_pipe *)pipe)->dst = dst;
+    if (!tutti_pipe_has_received(pipe)) return pipe->status; /* progress */
+    pipe->to_receive = bytes;
+    pipe->received = 0;
+    return ((canned_pipe *)pipe)->ahead ? canned_progress(pipe) : pipe->status;
 }
 
 static int canned_sleep_on(tutti_pipe *pipe, short *events_out) {

@@ -11,6 +11,8 @@ typedef struct canned_pipe {
     tutti_pipe pipe; /* first */
     const uint8_t *next;
     size_t left, piece;
+    bool waits; /* where nothing is left, more will come: the pipe does not end */
+    bool ahead; /* recv delivers what has come, as tcp does with bytes that it has read ahead */
     char *dst;
     uint8_t *kept; /* buffer for sent bytes; NULL: they are dropped */
     size_t kept_bytes, kept_most;

@@ -112,6 +112,32 @@ Test(hosts_messages, ping_pong_of_all_sizes) {
     run(&(netns_options){0}, play);
 }
 
+/* A message takes longer than a blocking receive polls: it is given to another receive while its bytes come. */
+static tutti_status play_slowly(ranks_context *context) {
+    enum { BYTES = 60001, ROUNDS = 12 };
+    char *in = malloc(2 * BYTES), *out = filled(BYTES, context->rank);
+    tutti_status status = TUTTI_OK;
+    for (int round = 0; round < ROUNDS && status == TUTTI_OK; round++) {
+        if (context->rank == round % 2) {
+            status = tutti_send(context->comm, out, BYTES, TUTTI_UINT8, 1 - context->rank, 0, NULL);
+            continue;
+        }
+        memset(in, 0x5a, 2 * BYTES);
+        status = tutti_recv(context->comm, in, 2 * BYTES, TUTTI_UINT8, 1 - context->rank, 0, NULL);
+        if (status == TUTTI_OK) status = check(in, BYTES, 1 - context->rank);
+        for (size_t i = BYTES; i < 2 * BYTES && status == TUTTI_OK; i++)
+            RANKS_CHECK(in[i] == 0x5a, "byte %zu was written, behind the message", i);
+    }
+    free(out);
+    free(in);
+    return status;
+}
+
+Test(hosts_messages, ping_pong_over_a_slow_link) {
+    HOSTS_NEED(.rate = "20mbit");
+    run(&(netns_options){.rate = "20mbit"}, play_slowly);
+}
+
 /* Both directions at once, of sizes that differ, with small messages in between. */
 static tutti_status cross(ranks_context *context) {
     int other = 1 - context->rank;
