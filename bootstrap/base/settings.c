@@ -62,7 +62,7 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
          .least = 0,
          .most = INT64_C(1) << 20,
          .agreed = true,
-         .help = "sends up to this size complete before their receive; to another host: up to half of it"},
+         .help = "sends up to this size complete before their receive; to another host by ucx or verbs: half of it"},
     [TUTTI_SETTING_HEAP_BYTES] = {.name = "TUTTI_HEAP_BYTES",
                                   .kind = TUTTI_SETTING_KIND_BYTES,
                                   .fallback = "0",

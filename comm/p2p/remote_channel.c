@@ -127,6 +127,10 @@ bool tutti_remote_is_open(const tutti_channels *channel) {
     return channel->remote->made[TUTTI_REMOTE_OURS] != NULL || channel->remote->made[TUTTI_REMOTE_THEIRS] != NULL;
 }
 
+bool tutti_remote_is_straight(const tutti_channels *channel) {
+    return channel->remote->out != NULL && channel->remote->out->movable;
+}
+
 const tutti_pipe *tutti_remote_not_by(const tutti_channels *channel, const tutti_transport *transport) {
     for (tutti_remote_maker maker = TUTTI_REMOTE_OURS; channel->remote != NULL && maker <= TUTTI_REMOTE_THEIRS;
          maker++) {

@@ -52,6 +52,8 @@ void tutti_remote_send_rest(tutti_channels *channel, size_t span);
 uint64_t tutti_remote_unread(const tutti_channels *channel);
 /* Returns true if there is a connection to send on. */
 bool tutti_remote_is_open(const tutti_channels *channel);
+/* Returns true if messages need not take the ring: the connection's buffers can be moved. */
+bool tutti_remote_is_straight(const tutti_channels *channel);
 /* Returns true if either side has a connection or is making one. */
 bool tutti_remote_is_used(const tutti_channels *channel);
 /* Returns one of its connections that does not use this transport; NULL: there is none. */

@@ -70,7 +70,7 @@ bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, co
     bool direct = bytes > DIRECT_BYTES && channel->remote == NULL && tutti_heap_holds(src, bytes);
     /* On shared cores the answer to an announcement costs a turn of every rank: more than the copy that it saves. */
     if (port->comm->spins && direct) return false;
-    if (channel->remote != NULL) most /= 2;
+    if (channel->remote != NULL && !tutti_remote_is_straight(channel)) most /= 2;
     return bytes <= tutti_min_size(most, LARGEST_EAGER_BYTES) && tutti_channel_has_credit(channel, bytes);
 }
 
