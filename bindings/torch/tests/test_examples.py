@@ -20,6 +20,7 @@ MNIST = next((folder for folder in (os.environ.get("TUTTI_DATA", ""), os.path.jo
 
 def run(*arguments):
     environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment.pop("PYTHONUNBUFFERED", None)  # it makes print() write a line in two parts, between which other ranks write
     done = subprocess.run([sys.executable, *arguments], env=environment, timeout=TIMEOUT_S, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
