@@ -42,7 +42,7 @@ tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes,
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     tutti_channels *channel = channel_to(comm, peer);
     bool sent = channel != NULL && send_is_next(port, channel, peer) &&
-                tutti_transfer_is_eager(channel, port, src, bytes) &&
+                tutti_transfer_is_eager(channel, port, src, bytes, /* waits */ true) &&
                 tutti_transfer_put_eager(channel, port, peer, tag, src, bytes);
     tutti_unlock(TUTTI_LOCK_P2P);
     if (sent) tutti_queue_serve_rest(comm);

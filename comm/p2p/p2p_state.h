@@ -187,8 +187,9 @@ const char *tutti_request_describe(const tutti_request *request, char *text, siz
 
 /* ---- transfer.c */
 
-/* Returns true if this message is to be sent eagerly and can be sent eagerly now. */
-bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes);
+/* Returns true if this message is to be sent eagerly and can be sent eagerly now. `waits`: the caller waits for it. */
+bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes,
+                             bool waits);
 /* Writes an eager message. Returns false if the channel has no room now. */
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
                               size_t bytes);
