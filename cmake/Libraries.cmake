@@ -37,17 +37,8 @@ if(TUTTI_LTO)
                      COMMAND ${CMAKE_OBJCOPY} --remove-section=.gnu.lto_* --remove-section=.gnu.debuglto_* $<TARGET_FILE:tutti_static>
                      COMMAND ${CMAKE_RANLIB} $<TARGET_FILE:tutti_static>)
 endif()
-# Without these options GCC clears and copies small structs by string instructions, which take 20 cycles to begin. With
-# LTO the linking generates the code: it does not take them from the objects.
-include(CheckCCompilerFlag)
-set(no_strings -mmemset-strategy=unrolled_loop:256:noalign,libcall:-1:noalign
-  -mmemcpy-strategy=unrolled_loop:64:noalign,libcall:-1:noalign)
-check_c_compiler_flag("${no_strings}" TUTTI_CAN_AVOID_STRINGS)
-if(TUTTI_CAN_AVOID_STRINGS)
-  target_compile_options(tutti_objects PRIVATE ${no_strings})
-  target_link_options(tutti PRIVATE ${no_strings})
-endif()
 # The library's calls of its own public functions need not be replaceable from outside: they are direct, or inlined.
+include(CheckCCompilerFlag)
 check_c_compiler_flag(-fno-semantic-interposition TUTTI_CAN_BIND_OWN)
 if(TUTTI_CAN_BIND_OWN)
   target_compile_options(tutti_objects PRIVATE -fno-semantic-interposition)
