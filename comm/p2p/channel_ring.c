@@ -63,24 +63,18 @@ static size_t part_count(const tutti_channels *channel, const tutti_record *reco
  * go past the caches gaps made messages slower. */
 static bool leaves_gap(const tutti_channels *channel, const tutti_record *record) {
     size_t most = channel->distant ? MOST_GAP_PAYLOAD_FAR : SIZE_MAX;
-    return channel->own_bytes >= TUTTI_CHANNEL_LARGE_RING_BYTES && record->payload_bytes >= LEAST_GAP_PAYLOAD &&
-           record->payload_bytes <= most;
-}
-
-/* Bytes of the ring that a record takes which needs no look at the channel. */
-static size_t plain_span(const tutti_record *record) {
-    return sizeof *record + (is_tiny(record) ? 0 : tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE));
+    return !is_plain(record) && channel->own_bytes >= TUTTI_CHANNEL_LARGE_RING_BYTES && record->payload_bytes <= most;
 }
 
 /* Bytes of the ring that the record takes. */
 static size_t span(const tutti_channels *channel, const tutti_record *record, bool gap) {
-    if (is_plain(record)) return plain_span(record);
+    if (is_tiny(record)) return sizeof *record;
+    if (is_plain(record)) return sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE);
     return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE) +
            (gap ? TUTTI_GAP_BYTES : 0);
 }
 
 static size_t own_span(const tutti_channels *channel, const tutti_record *record) {
-    if (is_plain(record)) return plain_span(record);
     return span(channel, record, leaves_gap(channel, record));
 }
 
@@ -173,8 +167,7 @@ static void write_line(tutti_channels *channel, uint64_t at, const tutti_record 
         line->answer = record->answer;
         line->address = record->address;
     }
-    uint32_t kind = record->kind;
-    if (!is_plain(record) && leaves_gap(channel, record)) kind |= TUTTI_RECORD_GAP;
+    uint32_t kind = record->kind | (leaves_gap(channel, record) ? TUTTI_RECORD_GAP : 0);
     atomic_store_explicit(kind_at(channel, at), kind, memory_order_release); /* pairs with _peek */
 }
 

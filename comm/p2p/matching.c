@@ -3,9 +3,12 @@
  */
 #include "comm/p2p/p2p_state.h"
 
+static bool is_wanted_tag(int64_t wanted, int64_t tag) {
+    return wanted == tag || (wanted == TUTTI_ANY_TAG && tag >= 0);
+}
+
 bool tutti_match_fits(const tutti_request *receive, int source, int64_t tag) {
-    if (receive->peer != TUTTI_ANY_SOURCE && receive->peer != source) return false;
-    return receive->tag == tag || (receive->tag == TUTTI_ANY_TAG && tag >= 0);
+    return (receive->peer == TUTTI_ANY_SOURCE || receive->peer == source) && is_wanted_tag(receive->tag, tag);
 }
 
 static tutti_request *find_posted(const tutti_port *port, int source, int64_t tag) {
@@ -41,8 +44,7 @@ bool tutti_match_port(tutti_channels *channel, const tutti_record *record, tutti
 
 bool tutti_waiter_fits(const tutti_waiter *r, const tutti_record *record) {
     return record->kind == TUTTI_RECORD_EAGER && record->comm_id == r->port->comm_id &&
-           record->destination == r->port->rank && record->source == r->peer &&
-           (record->tag == r->tag || (r->tag == TUTTI_ANY_TAG && record->tag >= 0)) &&
+           record->destination == r->port->rank && record->source == r->peer && is_wanted_tag(r->tag, record->tag) &&
            record->payload_bytes <= r->bytes;
 }
 

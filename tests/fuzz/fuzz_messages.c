@@ -13,7 +13,7 @@ enum { SHORT_BYTES = 40, LONG_BYTES = 20000, TURNS = 40, TAG = 5 };
 
 /* Limits long messages so that examples can reach them. */
 static tutti_channels *set_up(far_scene *s, int me, const canned_pipe *pipe) {
-    setenv("TUTTI_EAGER_BYTES", "4096", 0);
+    setenv("TUTTI_EAGER_BYTES", "4096", 1);
     return far_set_up(s, me, pipe);
 }
 

@@ -68,6 +68,17 @@ static void take_pieces(int pieces) {
     }
 }
 
+/* What recv() makes of its arguments. */
+static tutti_waiter waiter_for(void *dst, size_t bytes, int64_t tag, tutti_received *received_out) {
+    return (tutti_waiter){.port = tutti_p2p_port(FAR_COMM_ID, 0),
+                          .channel = scene.remote.channels,
+                          .dst = dst,
+                          .bytes = bytes,
+                          .peer = 1,
+                          .tag = tag,
+                          .received_out = received_out};
+}
+
 static size_t right_bytes(const uint8_t *data, size_t bytes, int message) {
     size_t at = 0;
     while (at < bytes && data[at] == byte_at(at, message)) at++;
@@ -157,16 +168,9 @@ Test(straight, a_message_whose_receive_was_given_up_goes_to_the_next_receive) {
     say(sizes, 7); /* more than the ring holds: some messages wrap */
     hear(frames_bytes / 7 / 8);
     cr_assert_eq(frames_bytes % (7 * 8), 0);
-    tutti_channels *channel = scene.remote.channels;
     for (int i = 0; i < 7; i++) {
         tutti_received received = {.count = 0};
-        tutti_waiter waiter = {.port = tutti_p2p_port(FAR_COMM_ID, 0),
-                               .channel = channel,
-                               .dst = data,
-                               .bytes = sizeof data,
-                               .peer = 1,
-                               .tag = TAG + i,
-                               .received_out = &received};
+        tutti_waiter waiter = waiter_for(data, sizeof data, TAG + i, &received);
         waiter.port->waiter = &waiter;
         take_pieces(i + 1);
         cr_assert(atomic_load(&waiter.claimed) && !waiter.taken, "message %d", i);
@@ -189,13 +193,7 @@ Test(straight, a_waiting_receive_gets_its_message) {
     say(&size, 1);
     hear(1000);
     tutti_received received = {.count = 0};
-    tutti_waiter waiter = {.port = tutti_p2p_port(FAR_COMM_ID, 0),
-                           .channel = scene.remote.channels,
-                           .dst = data,
-                           .bytes = sizeof data,
-                           .peer = 1,
-                           .tag = TUTTI_ANY_TAG,
-                           .received_out = &received};
+    tutti_waiter waiter = waiter_for(data, sizeof data, TUTTI_ANY_TAG, &received);
     waiter.port->waiter = &waiter;
     const _Atomic uint32_t *place = tutti_channel_next(scene.remote.channels);
     take_pieces(10);
