@@ -39,9 +39,12 @@ tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
         page->broken_status = status;
         snprintf(page->broken_text, sizeof page->broken_text, "%s", tutti_last_error());
         atomic_store_explicit(&page->state, TUTTI_PAGE_BROKEN, memory_order_release);
-        for (int i = 0; i < TUTTI_POSTS; i++)
-            if (atomic_load(&page->step) < tutti_progress_at(atomic_load(&page->posts[i].sequence), TUTTI_STEP_DONE))
-                atomic_store_explicit(&page->posts[i].signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+        for (int i = 0; i < TUTTI_POSTS; i++) {
+            if (atomic_load(&page->step) >= tutti_progress_at(atomic_load(&page->posts[i].sequence), TUTTI_STEP_DONE))
+                continue;
+            atomic_store_explicit(&page->posts[i].signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+            if (comm->counts) atomic_fetch_add(&comm->members[0].page->arrivals[i].signatures, 1);
+        }
         tutti_page_wake(page);
     }
     while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {}

@@ -15,8 +15,9 @@
  *   direct       peers can read this buffer in place; otherwise it is staged through slots
  *   broken       a communicator that failed; every later call returns the first failure at once
  *
- * Invariant: a rank writes only its own page, its own slots and its own buffers: data is pulled. The exception is
- * shm/coll/push.c, which writes into blocks of tutti_mem_alloc; quiesce.h says what that requires.
+ * Invariant: a rank writes only its own page, its own slots and its own buffers: data is pulled. The exceptions are
+ * shm/coll/push.c, which writes into blocks of tutti_mem_alloc (quiesce.h says what that requires), and, where ranks
+ * share cores, the arrivals in the page of rank 0 and the result of shm/coll/combine.c, in another rank's post or slot.
  */
 #ifndef TUTTI_COMM_H
 #define TUTTI_COMM_H
@@ -137,7 +138,15 @@ typedef struct tutti_stream_record {
 /* Number of records kept: ranks can be this many calls apart and still be compared. */
 #define TUTTI_STREAM_RECORDS 128
 
-/* What one rank shows the other ranks. Written by its owner only, except `sleepers` and `finished`. */
+/* How many ranks have posted a call, in one line, so that a rank need not read the posts of all others. All fields only
+ * grow, from one call that uses a post to the next. */
+typedef struct tutti_arrivals {
+    TUTTI_ALIGNED_LINE _Atomic uint64_t count; /* incremented after the post and `signatures` */
+    _Atomic uint64_t signatures;               /* sum; a rank that gives up a call that it has posted makes it wrong */
+    _Atomic uint64_t claimed, done;            /* pieces of reductions; shm/coll/combine.c */
+} tutti_arrivals;
+
+/* What one rank shows the other ranks. Written by its owner only, except `sleepers`, `finished` and `arrivals`. */
 typedef struct tutti_page {
     _Atomic uint64_t comm_id;  /* 0: the owner has left and reclaimed the memory */
     _Atomic uint32_t departed; /* the owner destroyed its communicator */
@@ -148,6 +157,7 @@ typedef struct tutti_page {
     /* in the page of rank 0: a call that all ranks have finished; flags.c */
     TUTTI_ALIGNED_LINE _Atomic uint64_t finished;
     TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
+    tutti_arrivals arrivals[TUTTI_POSTS];             /* at these calls; in the page of rank 0, if comm->counts */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     /* the owner left this call after a failure and no longer writes into other ranks' buffers */
     _Atomic uint64_t quiet;
@@ -218,6 +228,7 @@ struct tutti_comm {
     int64_t timeout_ms, connect_timeout_ms;
     bool one_process; /* all ranks are threads of this process */
     bool spins;       /* every rank of the host has a core of its own; the same on all ranks */
+    bool counts;      /* its calls count arrivals, because ranks share cores; the same on all ranks */
     /* ranks of the host that share its cores, and number of cores; a split communicator inherits both */
     int host_ranks, host_cores;
     size_t chunk_bytes;
@@ -247,6 +258,8 @@ struct tutti_comm {
         double *factors;                     /* scratch of nranks factors */
         char **buffers;                      /* scratch of nranks pointers */
         tutti_kept kept[3];                  /* released with the page */
+        uint64_t signatures[TUTTI_POSTS];    /* sum of the own calls', as in tutti_arrivals */
+        uint64_t pieces[TUTTI_POSTS];        /* sum of the calls' pieces, as in tutti_arrivals */
         /* last call in which peers may write into this rank's buffers; quiesce.h */
         uint64_t exposed;
     } shm;

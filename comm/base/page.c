@@ -39,6 +39,10 @@ void tutti_page_wake_flag(_Atomic uint64_t *flag) {
 }
 
 void tutti_page_wake(tutti_page *page) {
-    for (int i = 0; i < TUTTI_POSTS; i++) tutti_page_wake_flag(&page->posts[i].sequence);
+    for (int i = 0; i < TUTTI_POSTS; i++) {
+        tutti_page_wake_flag(&page->posts[i].sequence);
+        tutti_page_wake_flag(&page->arrivals[i].count);
+        tutti_page_wake_flag(&page->arrivals[i].done);
+    }
     tutti_page_wake_flag(&page->step);
 }

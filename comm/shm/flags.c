@@ -42,6 +42,29 @@ static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
     if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) tutti_page_wake_flag(flag);
 }
 
+/* Call k is the (k + TUTTI_POSTS - 1) / TUTTI_POSTS th one that uses its arrivals. */
+static tutti_arrivals *arrivals_of(const tutti_comm *comm, uint64_t sequence) {
+    return &comm->members[0].page->arrivals[sequence % TUTTI_POSTS];
+}
+
+static uint64_t count_of_all(const tutti_comm *comm, uint64_t sequence) {
+    return (sequence + TUTTI_POSTS - 1) / TUTTI_POSTS * (uint64_t)comm->nranks;
+}
+
+static void wake_arrivals(tutti_comm *comm, _Atomic uint64_t *flag) {
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&comm->members[0].page->sleepers, memory_order_seq_cst) > 0))
+        tutti_page_wake_flag(flag);
+}
+
+/* The last rank wakes the others. */
+static void arrive(tutti_comm *comm, const tutti_op *op) {
+    tutti_arrivals *arrivals = arrivals_of(comm, op->sequence);
+    comm->shm.signatures[op->sequence % TUTTI_POSTS] += op->signature;
+    atomic_fetch_add_explicit(&arrivals->signatures, op->signature, memory_order_relaxed);
+    uint64_t count = atomic_fetch_add_explicit(&arrivals->count, 1, memory_order_seq_cst) + 1;
+    if (count == count_of_all(comm, op->sequence)) wake_arrivals(comm, &arrivals->count);
+}
+
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     tutti_post *post = tutti_post_own(comm, op);
     post->call = tutti_call_of(op);
@@ -54,12 +77,15 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
     if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
         atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
+    if (comm->counts) arrive(comm, op);
 }
 
 void tutti_post_spoil(tutti_comm *comm, const tutti_op *op) {
     tutti_post *post = tutti_post_own(comm, op);
     bool posted = atomic_load_explicit(&post->sequence, memory_order_relaxed) == op->sequence;
-    if (posted) atomic_store_explicit(&post->signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+    if (!posted) return;
+    atomic_store_explicit(&post->signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+    if (comm->counts) atomic_fetch_add_explicit(&arrivals_of(comm, op->sequence)->signatures, 1, memory_order_release);
 }
 
 void tutti_progress_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
@@ -155,7 +181,7 @@ static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64
     atomic_fetch_sub_explicit(&page->sleepers, 1, memory_order_relaxed);
 }
 
-static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
+static tutti_status sleep_until(tutti_comm *comm, tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
     int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
     while (!tutti_flag_reached(flag, target)) {
         TUTTI_TRY(tutti_wait_state_check(comm, NULL));
@@ -165,8 +191,7 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
         if (deaths) deaths_ns = now_ns;
         TUTTI_TRY(tutti_hooks.monitor_look(comm, comm->wait_state.op, deaths));
         if (tutti_hooks.p2p_progress()) continue; /* a message is being moved by this thread: no nap now */
-        nap(comm->members[rank].page, flag, target,
-            tutti_hooks.p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
+        nap(page, flag, target, tutti_hooks.p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
     }
     /* During a long wait the other ranks may have given up. */
@@ -180,34 +205,40 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
  * a moment ago.)
  */
 
-#define LINGER_NS   INT64_C(50000) /* time between two calls of some ranks of a Python program */
-#define LEAST_WAITS 64u            /* waits between two checks of the placement: some milliseconds */
-#define MOST_WAITS  65536u         /* if the system moves the ranks back */
+#define LINGER_NS      INT64_C(50000) /* time between two calls of some ranks of a Python program */
+#define MOST_LINGERING 16     /* ranks: with more, reading all their pages takes longer than the switch that it saves */
+#define LEAST_WAITS    64u    /* waits between two checks of the placement: some milliseconds */
+#define MOST_WAITS     65536u /* if the system moves the ranks back */
 
 static int core_of(const tutti_comm *comm, int rank) {
     return rank == comm->rank ? sched_getcpu()
                               : atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed);
 }
 
-/* True if a rank that last ran on this core has not yet reached target in the same flag of its own page. */
-static bool needs_core(const tutti_comm *comm, const tutti_page *page, const _Atomic uint64_t *flag, uint64_t target) {
-    size_t offset = (size_t)((const char *)flag - (const char *)page);
+/* What a waiting rank expects of the ranks of its own core: that value in the flag at this offset of their pages. */
+typedef struct goal {
+    size_t offset;
+    uint64_t target;
+} goal;
+
+/* True if a rank that last ran on this core has not yet reached the goal. */
+static bool needs_core(const tutti_comm *comm, const goal *all) {
     int core = sched_getcpu();
     for (int i = 0; i < comm->nranks; i++) {
         char *other = (char *)comm->members[i].page;
         if (i != comm->rank && core_of(comm, i) == core &&
-            !tutti_flag_reached((_Atomic uint64_t *)(other + offset), target))
+            !tutti_flag_reached((_Atomic uint64_t *)(other + all->offset), all->target))
             return true;
     }
     return false;
 }
 
-/* Waits some microseconds for *flag >= target, a flag of that page, if all ranks of this core have already reached
- * it: a switch to another of them would gain nothing. A rank of this core that has not reached it can run: what it
- * waits for is there, since this rank has passed the same calls. If the ranks of the other cores arrive meanwhile,
- * this rank starts its next call before it switches, with its caches still warm. True: the flag has reached target. */
-static bool linger(const tutti_comm *comm, const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
-    if (needs_core(comm, page, flag, target)) return false;
+/* Waits some microseconds for *flag >= target, if all ranks of this core have already reached the goal: a switch to
+ * another of them would gain nothing. A rank of this core that has not reached it can run: what it waits for is there,
+ * since this rank has passed the same calls. If the ranks of the other cores arrive meanwhile, this rank starts its
+ * next call before it switches, with its caches still warm. True: the flag has reached target. */
+static bool linger(const tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, const goal *all) {
+    if (comm->nranks > MOST_LINGERING || needs_core(comm, all)) return false;
     uint64_t start = tutti_ticks();
     do {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
@@ -255,18 +286,34 @@ static void spread(tutti_comm *comm) {
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
-tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
-    const tutti_page *page = comm->members[rank].page;
+/* Waits until *flag, in that page, has reached target. */
+static tutti_status wait_for(tutti_comm *comm, tutti_page *page, _Atomic uint64_t *flag, uint64_t target,
+                             const goal *all) {
     for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
     if (!comm->wait_state.yields && spin(page, flag, target)) return TUTTI_OK;
     if (comm->wait_state.crowded) {
-        if (linger(comm, page, flag, target)) return TUTTI_OK;
+        if (linger(comm, flag, target, all)) return TUTTI_OK;
         spread(comm);
     }
     bool there;
     TUTTI_TRY(yield(comm, flag, target, &there));
-    return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);
+    return there ? TUTTI_OK : sleep_until(comm, page, flag, target);
+}
+
+tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
+    tutti_page *page = comm->members[rank].page;
+    goal same = {.offset = (size_t)((const char *)flag - (const char *)page), .target = target};
+    return wait_for(comm, page, flag, target, &same);
+}
+
+/* Waits for a flag of the arrivals at op. */
+static tutti_status wait_for_arrivals(tutti_comm *comm, const tutti_op *op, _Atomic uint64_t *flag, uint64_t target) {
+    if (TUTTI_LIKELY(tutti_flag_reached(flag, target))) return TUTTI_OK;
+    goal posted = {.offset = offsetof(tutti_page, posts) + op->sequence % TUTTI_POSTS * sizeof(tutti_post) +
+                             offsetof(tutti_post, sequence),
+                   .target = op->sequence};
+    return wait_for(comm, comm->members[0].page, flag, target, &posted);
 }
 
 tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
@@ -280,13 +327,54 @@ tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
     return TUTTI_OK;
 }
 
+/* True if all ranks have posted op, as this rank has, and none of them has given it up. */
+static bool all_agree(const tutti_comm *comm, const tutti_op *op) {
+    uint64_t signatures = atomic_load_explicit(&arrivals_of(comm, op->sequence)->signatures, memory_order_relaxed);
+    return signatures == comm->shm.signatures[op->sequence % TUTTI_POSTS] * (uint64_t)comm->nranks;
+}
+
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
+    if (comm->counts) {
+        TUTTI_TRY(
+            wait_for_arrivals(comm, op, &arrivals_of(comm, op->sequence)->count, count_of_all(comm, op->sequence)));
+        if (TUTTI_LIKELY(all_agree(comm, op))) {
+            comm->finished = op->sequence - 1;
+            return TUTTI_OK;
+        }
+    }
     for (int rank = comm->rank, i = 1; i < comm->nranks; i++) {
         if (++rank == comm->nranks) rank = 0;
         TUTTI_TRY(tutti_meet_rank(comm, op, rank));
     }
     comm->finished = op->sequence - 1;
     return TUTTI_OK;
+}
+
+void tutti_claims_begin(tutti_comm *comm, const tutti_op *op, uint64_t count) {
+    comm->shm.pieces[op->sequence % TUTTI_POSTS] += count;
+}
+
+bool tutti_claims_next(tutti_comm *comm, const tutti_op *op, uint64_t count, uint64_t *piece_out) {
+    uint64_t end = comm->shm.pieces[op->sequence % TUTTI_POSTS];
+    _Atomic uint64_t *flag = &arrivals_of(comm, op->sequence)->claimed;
+    uint64_t claimed = atomic_load_explicit(flag, memory_order_relaxed);
+    do {
+        if (claimed >= end) return false;
+    } while (!atomic_compare_exchange_weak_explicit(flag, &claimed, claimed + 1, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    *piece_out = claimed - (end - count);
+    return true;
+}
+
+void tutti_claims_done(tutti_comm *comm, const tutti_op *op) {
+    tutti_arrivals *arrivals = arrivals_of(comm, op->sequence);
+    uint64_t done = atomic_fetch_add_explicit(&arrivals->done, 1, memory_order_seq_cst) + 1;
+    if (done == comm->shm.pieces[op->sequence % TUTTI_POSTS]) wake_arrivals(comm, &arrivals->done);
+}
+
+tutti_status tutti_claims_wait(tutti_comm *comm, const tutti_op *op) {
+    uint64_t all = comm->shm.pieces[op->sequence % TUTTI_POSTS];
+    return wait_for_arrivals(comm, op, &arrivals_of(comm, op->sequence)->done, all);
 }
 
 /* Reads the steps of all ranks, and waits for those that have not finished the call. */
@@ -311,6 +399,11 @@ static tutti_status look_at_steps(tutti_comm *comm, uint64_t sequence) {
  * the older value may remain; it is also valid.) */
 tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
     if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
+    /* A rank that has posted the next call has finished this one. */
+    if (comm->counts && tutti_flag_reached(&arrivals_of(comm, sequence + 1)->count, count_of_all(comm, sequence + 1))) {
+        comm->finished = sequence;
+        return TUTTI_OK;
+    }
     if (comm->nranks <= FEW_RANKS) return look_at_steps(comm, sequence);
     _Atomic uint64_t *known = &comm->members[0].page->finished;
     uint64_t found = atomic_load_explicit(known, memory_order_acquire);

@@ -51,6 +51,16 @@ static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *o
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op);
 /* The same for one rank. */
 tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank);
+
+/* Work of op that is done once, by the ranks that run first after the meeting; for communicators that count arrivals.
+ * Every rank begins with the number of pieces of that work. */
+void tutti_claims_begin(tutti_comm *comm, const tutti_op *op, uint64_t count);
+/* Claims one of the `count` pieces for this rank. False: all have been claimed. */
+bool tutti_claims_next(tutti_comm *comm, const tutti_op *op, uint64_t count, uint64_t *piece_out);
+/* This rank has done the piece that it claimed. */
+void tutti_claims_done(tutti_comm *comm, const tutti_op *op);
+/* Waits until all pieces are done. */
+tutti_status tutti_claims_wait(tutti_comm *comm, const tutti_op *op);
 /* Waits until all ranks have finished call `sequence`, which this rank has finished. */
 tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence);
 

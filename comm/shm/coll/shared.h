@@ -14,6 +14,8 @@
 tutti_status tutti_single(tutti_comm *comm, const tutti_op *op);
 /* Tiny inputs travel in the post itself. One meeting. */
 tutti_status tutti_shared_inline(tutti_comm *comm, const tutti_op *op);
+/* all_reduce and reduce_scatter of short vectors, where the communicator counts arrivals. One meeting. */
+tutti_status tutti_shared_combine(tutti_comm *comm, const tutti_op *op);
 /* Kinds that only move data, any size. */
 tutti_status tutti_shared_copy(tutti_comm *comm, const tutti_op *op);
 /* all_reduce and reduce, any size: each rank with an output reduces the whole vector. For 2 ranks, or short vectors. */
