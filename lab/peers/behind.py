@@ -1,11 +1,15 @@
 """The cells of a comparison in which a peer is ahead of Tutti: as lines, as a count, and as docs/measurements/behind.md;
 and more rounds for them.
 
+Cores become near or far on their own, so that Tutti and most peers may be measured in different states. A cell in which
+fewer than half of the peers were measured, of those measured in any state, is thin: being ahead there says little. Thin
+cells are measured again first, next to the peers that they lack, in at most FILLS rounds.
+
 The best of several peers in one of several hundred cells is ahead by chance in some of them, and one or two rounds do not
 tell how far times vary. So the cells that are behind after --rounds are measured again: Tutti and the peers that are ahead
 of it, in turn. Which cells, and how many more rounds, is settled before the first of these rounds: stopping as soon as a
-cell looks well would prefer Tutti. Cores become near or far on their own, so that a round may fall to the other tables;
-there are at most TRIES times as many rounds as wanted."""
+cell looks well would prefer Tutti. A round may fall to the tables of the other state; there are at most TRIES times as
+many rounds as wanted."""
 import collections
 import os
 import shlex
@@ -14,7 +18,8 @@ import time
 
 import report
 
-TRIES = 3  # see measure_again()
+TRIES = 3
+FILLS = 2
 Place = collections.namedtuple("Place", "ranks state collective form bytes library")
 
 # Options whose values apply to this machine only.
@@ -36,11 +41,13 @@ class Behind:
         self.cells = sum(table.ratio(size, own) is not None for table in tables for size in table.sizes for own in report.OWN)
         self.found = [(table, *place) for table in tables for place in table.behind()]
         self.clear = [place for place in self.found if not place[4]]
+        self.thin = sum(table.ratio(size, own) is not None for table, size, own, _ in thin_cells(tables))
 
     def summary(self):
         within = sum("spread" in place[4] for place in self.found)
-        return "%d of %d cells are behind a peer beyond the spread of the run; %d more within it, %d were disturbed" % (
+        text = "%d of %d cells are behind a peer beyond the spread of the run; %d more within it, %d were disturbed" % (
             len(self.clear), self.cells, within, len(self.found) - len(self.clear) - within)
+        return text + ("; in %d fewer than half of the peers were measured in that state of the cores" % self.thin if self.thin else "")
 
     def lines(self):
         yield "where the best peer is ahead of Tutti"
@@ -79,6 +86,22 @@ class Behind:
             yield "| %s |" % " | ".join(cells)
 
 
+def thin_cells(tables):
+    """Yields (table, size, own, the peers that the cell lacks) where fewer than half of the peers were measured."""
+    known = collections.defaultdict(set)
+    for table in tables:
+        for size, name in table.cells:
+            if name not in report.OWN:
+                known[table.ranks, table.collective, table.form, size].add(name)
+    for table in tables:
+        for size in table.sizes:
+            peers = known[table.ranks, table.collective, table.form, size]
+            lacking = {name for name in peers if (size, name) not in table.cells}
+            for own in report.OWN:
+                if (size, own) in table.cells and 2 * len(lacking) > len(peers):
+                    yield table, size, own, lacking
+
+
 def places_behind(tables):
     """The places of all cells that are behind, and of the peers ahead of them."""
     places = set()
@@ -95,11 +118,32 @@ def rounds_of(rows):
     return collections.Counter(Place(*(row[name] for name in Place._fields)) for row in rows if row["quiet"])
 
 
-def measure_again(rows, tables, options, again):
-    """Appends to rows. again(round, ranks, collective, sizes, names of libraries) measures, and returns rows."""
+def fill_in(rows, make_tables, options, again):
+    """Measures thin cells next to the peers that they lack. Returns the number of the last round."""
+    number = options.rounds
+    while number < options.rounds + FILLS:
+        launches = {}
+        for table, size, _, lacking in thin_cells(make_tables(rows)):
+            sizes, names = launches.setdefault((table.ranks, table.collective), (set(), set(report.OWN)))
+            sizes.add(size)
+            names.update(lacking)
+        if not launches:
+            break
+        number += 1
+        for (ranks, collective), (sizes, names) in sorted(launches.items(), key=str):
+            rows += again(number, ranks, collective, sorted(sizes), names)
+    return number
+
+
+def measure_again(rows, make_tables, options, again):
+    """Appends to rows, if options.confirm allows it. make_tables makes the tables of rows; again(round, ranks, collective,
+    sizes, names of libraries) measures, and returns rows."""
+    if options.confirm == 0:
+        return
+    last = fill_in(rows, make_tables, options, again)
     counts = rounds_of(rows)
-    goals = {place: counts[place] + options.confirm for place in places_behind(tables)}
-    for number in range(options.rounds + 1, options.rounds + 1 + TRIES * options.confirm):
+    goals = {place: counts[place] + options.confirm for place in places_behind(make_tables(rows))}
+    for number in range(last + 1, last + 1 + TRIES * options.confirm):
         launches = {}
         for place, goal in goals.items():
             if counts[place] < goal:

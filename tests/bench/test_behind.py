@@ -74,7 +74,9 @@ class Confirm(unittest.TestCase):
             calls.append((number, ranks, collective, sizes, sorted(names)))
             return [dict(row, state=states[number - 3]) for name in names for size in sizes for row in rows(name, size, [1.0])]
 
-        tables = report.make_tables(known, ["tutti", "tutti-mem", "peer", "other"])
+        def tables(known):
+            return report.make_tables(known, ["tutti", "tutti-mem", "peer", "other"])
+
         behind.measure_again(known, tables, argparse.Namespace(rounds=2, confirm=2), again)
         return calls
 
@@ -91,6 +93,22 @@ class Confirm(unittest.TestCase):
 
     def test_nothing_is_measured_where_tutti_is_ahead(self):
         self.assertEqual(self.run_with(rows("tutti", 8, [1.0, 1.0]) + rows("peer", 8, [2.0, 2.0]), []), [])
+
+
+    def test_cells_with_few_peers_in_their_state_are_measured_next_to_those_they_lack(self):
+        far = [dict(row, state="far") for row in rows("peer", 8, [2.0]) + rows("other", 8, [2.0]) + rows("peer", 64, [2.0])]
+        first = rows("tutti", 8, [1.0]) + rows("tutti", 64, [0.5]) + rows("peer", 64, [2.0]) + far
+        found = behind.Behind(report.make_tables(first, ["tutti", "tutti-mem", "peer", "other"]))
+        self.assertEqual((found.cells, found.thin), (1, 0))  # 8 B has no peer near, and is no cell
+        one = first + rows("peer", 8, [2.0])
+        self.assertEqual(self.run_with(one, []), [])  # half of them suffice
+        calls = self.run_with(first, ["far", "near", "near", "near"])
+        self.assertEqual(calls, [(number, 2, "broadcast", [8], ["other", "peer", "tutti", "tutti-mem"]) for number in (3, 4)])
+
+    def test_thin_cells_are_counted(self):
+        far = [dict(row, state="far") for name in ("peer", "other", "third") for row in rows(name, 8, [2.0])]
+        tables = report.make_tables(rows("tutti", 8, [1.0]) + rows("peer", 8, [2.0]) + far, ["tutti", "peer", "other", "third"])
+        self.assertIn("in 1 fewer than half of the peers", behind.Behind(tables).summary())
 
 
 if __name__ == "__main__":
