@@ -117,6 +117,8 @@ typedef struct tutti_channels {
     bool distant;                        /* the peer's caches were distant at the last check; channel_ring.c */
     bool doubted;                        /* the last check found the other distance, once */
     unsigned streamed;                   /* payloads written past the caches because the peer is distant */
+    unsigned slow_reads;                 /* transfers that still avoid reading the peer, which was slow; transfer.c */
+    bool doubted_reads;                  /* the last read was slow */
     struct tutti_remote_channel *remote; /* to a process of another host: its pipes; remote_channel.h */
     int64_t dead_since_ns;               /* remote: when the peer was found to have ended; 0: it has not ended */
     bool busy;                           /* remote: counted as pending, because it has data to send */

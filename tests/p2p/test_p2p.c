@@ -180,9 +180,9 @@ Test(p2p, empty_messages_are_messages) {
 /* Exchanges lengths on both sides of every threshold between two protocols, from either kind of memory; now and then
  * the receiver is late. */
 static tutti_status every_way(ranks_context *context) {
-    static const size_t lengths[] = {0,    1,     24,    25,    64,    1023,  1025,  4096,   4097,   8192,
-                                     8193, 16384, 16385, 40000, 65536, 65537, 98304, 300007, 1 << 20};
-    enum { MOST = 1 << 20, TURNS = 8 };
+    enum { MOST = (1 << 20) + 1, TURNS = 8 };
+    static const size_t lengths[] = {0,     1,     24,    25,    64,    1023,  1025,   4096,   4097,   8192,    8193,
+                                     16384, 16385, 40000, 65536, 65537, 98304, 300007, 524287, 524288, 1 << 20, MOST};
     if (context->rank > 1) return TUTTI_OK;
     int peer = 1 - context->rank;
     uint8_t *shared, *out = malloc(MOST), *in = malloc(MOST);
