@@ -61,7 +61,7 @@ static void dismantle(tutti_comm *comm) {
         tutti_p2p_close(comm);
         tutti_stream_close(comm);
         atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
-        tutti_page_wake(comm->page);
+        tutti_comm_wake(comm);
         if (comm->net.hosts == NULL) tutti_retire_comm(comm);
         else leave_hosts(comm);
     }

@@ -31,6 +31,11 @@ tutti_status tutti_comm_check(tutti_comm *comm) {
     return tutti_fail((tutti_status)comm->page->broken_status, "%s", comm->page->broken_text);
 }
 
+void tutti_comm_wake(tutti_comm *comm) {
+    tutti_page_wake(comm->page);
+    if (comm->counts && comm->rank != 0) tutti_page_wake(comm->members[0].page);
+}
+
 tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
     tutti_page *page = comm->page;
     uint32_t whole = TUTTI_PAGE_WHOLE;
@@ -45,7 +50,7 @@ tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
             atomic_store_explicit(&page->posts[i].signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
             if (comm->counts) atomic_fetch_add(&comm->members[0].page->arrivals[i].signatures, 1);
         }
-        tutti_page_wake(page);
+        tutti_comm_wake(comm);
     }
     while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {}
     return tutti_fail((tutti_status)page->broken_status, "%s", page->broken_text);

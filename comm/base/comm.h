@@ -301,6 +301,9 @@ tutti_status tutti_comm_check(tutti_comm *comm);
  * Returns the status with which it is broken and sets its text as this thread's error. */
 tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
 
+/* Wakes the ranks that sleep until this one has posted or made progress, so that they check its state. */
+void tutti_comm_wake(tutti_comm *comm);
+
 /* Reference count of the struct; the last release frees it. */
 void tutti_comm_retain(tutti_comm *comm);
 void tutti_comm_release(tutti_comm *comm);
