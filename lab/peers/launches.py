@@ -180,6 +180,11 @@ def state_of(row, options):
     return "mixed" if len(near) == 2 else "near" if True in near else "far"
 
 
+def line_ns(options):
+    """The transfer time of a cache line between the first two cores, now."""
+    return float(peers.output([os.path.join(options.build, "bin", "machine_limits"), "--line"]) or 0)
+
+
 def launch_quietly(library, ranks, arguments, names, options, work):
     """Runs a launch, and repeats it if other processes disturb it; the quietest one counts."""
     best = None

@@ -19,38 +19,45 @@ def in_turn(rows):
 
 
 class Rates:
-    """The rates of iperf3 in each world, over all rounds: GB/s one way, and each way of both."""
+    """The rates of iperf3 in each world and each state of the cores, over all rounds: GB/s one way, and each way of both."""
 
     def __init__(self):
-        self.one_way, self.both_ways = {}, {}
+        self.found = {}
 
-    def add(self, world, one_way, both_ways):
-        self.one_way.setdefault(world, []).extend(one_way)
-        self.both_ways.setdefault(world, []).extend(both_ways)
+    def add(self, world, rows):
+        for row in rows:
+            for name in ("one_way", "both_ways"):
+                self.found.setdefault((world, row["state"], name), []).extend(row.get(name, []))
 
-    def each_way(self, world):
+    def each_way(self, world, state):
         """GB/s of --bidir, or None."""
-        return statistics.median(self.both_ways[world]) if self.both_ways.get(world) else None
+        found = self.found.get((world, state, "both_ways"))
+        return statistics.median(found) if found else None
 
     def lines(self):
-        for world, found in self.one_way.items():
-            both = self.both_ways[world]
-            if found and both:
-                yield "iperf3, %s: one way %.2f GB/s (%.2f to %.2f), --bidir %.2f each (%.2f to %.2f)" % (
-                    world, statistics.median(found), min(found), max(found), statistics.median(both), min(both), max(both))
-            else:
+        for world in sorted({key[0] for key in self.found}):
+            if not any(found for key, found in self.found.items() if key[0] == world):
                 yield "iperf3, %s: not measured, is it installed?" % world
+            for state in ("near", "far"):
+                texts = [self.text(word, self.found.get((world, state, name)))
+                         for name, word in (("one_way", "one way"), ("both_ways", "--bidir, each way"))]
+                if any(texts):
+                    yield "iperf3, %s, cores %s: %s" % (world, state, "; ".join(text for text in texts if text))
+
+    @staticmethod
+    def text(word, found):
+        return "%s %.2f GB/s (%.2f to %.2f)" % (word, statistics.median(found), min(found), max(found)) if found else ""
 
 
 # ---------------------------------------------------------------------------------------------- goals
 
 
-def share_of(table, world, gigabytes, size):
-    """The per cent of that rate that Tutti reaches, or None."""
+def share_of(table, world, gigabytes, size, name="tutti"):
+    """The per cent of that rate that Tutti, or another library, reaches, or None."""
     hosts, vectors = len(world.per_host), CROSSING.get(table.collective, 0)
-    if size < LARGE or not vectors or not gigabytes or (size, "tutti") not in table.cells:
+    if size < LARGE or not vectors or not gigabytes or (size, name) not in table.cells:
         return None
-    return 100 * vectors * (hosts - 1) / hosts * size / table.cells[size, "tutti"].us * 1e-3 / gigabytes
+    return 100 * vectors * (hosts - 1) / hosts * size / table.cells[size, name].us * 1e-3 / gigabytes
 
 
 def large_share(table, world, gigabytes):
@@ -73,7 +80,7 @@ def goal_lines(tables, rates, worlds):
     grid = [["", "of iperf3: least", "of the rate: least", "time / sockets: most"]]
     for table in tables:
         world = named[table.ranks]
-        line = [large_share(table, world, rates.each_way(table.ranks)), large_share(table, world, world.gigabytes()),
+        line = [large_share(table, world, rates.each_way(table.ranks, table.state)), large_share(table, world, world.gigabytes()),
                 small_ratio(table)]
         if line != ["-"] * 3:
             grid.append([table.title()] + line)
@@ -101,8 +108,9 @@ which they and Tutti had the same distance. Times are medians over rounds, in mi
 for ping_pong; xN: spread over rounds where above 1.2; (1): one round only; !: other processes used the cores, or half
 of one. Samples were repeated, for a while, if a core was slower than it had been before (because of other work on its
 other half, which a virtual machine cannot see). *peer / tutti* is the time of the best peer over Tutti's, bold where
-the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti /
-sockets* the time over that of bare sockets that move only the bytes that must cross the network (column `limit`).
+the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction while the cores
+had the same distance, *sockets of iperf3* that of bare sockets that move only the bytes that must cross the network
+(column `limit`), and *tutti / sockets* the time over theirs.
 """
 
 
@@ -131,16 +139,16 @@ def ratio_text(table, size, own):
 def page_line(table, size, world, rates, own):
     cells = [table.cells[size, name].text() if (size, name) in table.cells else "" for name in table.libraries + ["limit"]]
     peer, limit = table.best_peer(size), table.ratio(size, "tutti", "limit")
-    share = share_of(table, world, rates.each_way(table.ranks), size)
+    shares = [share_of(table, world, rates.each_way(table.ranks, table.state), size, name) for name in ("tutti", "limit")]
     return ([report.size_text(size) if size else "-"] + cells + [peer[0] if peer else "-"] +
             [ratio_text(table, size, name) for name in own] +
-            ["" if share is None else "%.0f%%" % share, "" if limit is None else "%.2f" % (1 / limit)])
+            ["" if share is None else "%.0f%%" % share for share in shares] + ["" if limit is None else "%.2f" % (1 / limit)])
 
 
 def page_table(table, world, rates):
     own = [name for name in report.OWN if name in table.libraries]
-    heads = ["size"] + table.libraries + ["limit", "best peer"] + ["peer / " + name for name in own] + ["of iperf3",
-                                                                                                       "tutti / sockets"]
+    heads = ["size"] + table.libraries + ["limit", "best peer"] + ["peer / " + name for name in own] + [
+        "of iperf3", "sockets of iperf3", "tutti / sockets"]
     lines = [heads] + [page_line(table, size, world, rates, own) for size in table.sizes]
     used = [column for column in range(len(heads)) if any(line[column] for line in lines[1:])]
     lines = [[line[column] for column in used] for line in lines]
