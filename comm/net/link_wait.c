@@ -22,6 +22,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
+#include "comm/base/backoff.h"
 #include "comm/base/hooks.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
@@ -354,6 +355,11 @@ static void nap(link_wait *wait) {
     wait->sleep_ns = tutti_min_i64(2 * wait->sleep_ns, LONGEST_SLEEP_NS);
 }
 
+/* An adapter is polled in its memory: no lock, no pause. */
+static bool polls_sockets(const tutti_links *links) {
+    return links->nbusy == 0 || !tutti_transport_can(links->busy[0]->pipe->transport, TUTTI_TRANSPORT_ADAPTER);
+}
+
 /* Called after each round, in which bytes `moved`. Spins, yields or sleeps, and runs the checks now and then. */
 static tutti_status pause_wait(link_wait *wait, bool moved) {
     unsigned round = ++wait->rounds;
@@ -374,6 +380,7 @@ static tutti_status pause_wait(link_wait *wait, bool moved) {
     }
     if (tired) nap(wait);
     else if (!moved && wait->comm->wait_state.yields) sched_yield();
+    else if (!moved && polls_sockets(wait->comm->net.links)) tutti_backoff_between_polls();
     else if (!moved) tutti_relax();
     return TUTTI_OK;
 }

@@ -12,6 +12,7 @@
 #include <sched.h>
 
 #include "bootstrap/base/lock.h"
+#include "comm/base/backoff.h"
 #include "comm/base/cacheline.h"
 #include "comm/p2p/p2p.h"
 #include "comm/p2p/p2p_state.h"
@@ -95,6 +96,7 @@ static bool look(const tutti_comm *comm, const tutti_waiter *r, const _Atomic ui
             sched_yield();
         }
         if (spin(next, looks)) return true;
+        if (comm->spins && r->polls_sockets) tutti_backoff_between_polls();
         if (comm->spins || service % YIELDS_PER_SERVICE == 0) tutti_p2p_progress();
     }
     return false;
@@ -120,6 +122,7 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
     r.port->pins++;
     bool waits = r.channel->remote != NULL && r.port->waiter == NULL;
     if (waits) r.port->waiter = &r;
+    r.polls_sockets = r.channel->remote != NULL && tutti_remote_is_straight(r.channel);
     tutti_unlock(TUTTI_LOCK_P2P);
     bool came = look(comm, &r, place);
     tutti_lock(TUTTI_LOCK_P2P);

@@ -36,6 +36,7 @@ typedef struct tutti_waiter {
     int peer;
     int64_t tag;
     tutti_received *received_out;
+    bool polls_sockets;
     atomic_bool claimed; /* its message is being received into dst; read without the lock */
     bool taken;          /* the message is in dst */
 } tutti_waiter;
