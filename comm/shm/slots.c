@@ -122,10 +122,11 @@ static size_t taken_before(const tutti_comm *comm, const tutti_op *op) {
     return bytes;
 }
 
-tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t *first_out) {
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t within, uint32_t *first_out) {
     tutti_slots *slots = comm->shm.slots;
-    size_t depth = slots->ring_bytes / stride;
-    size_t first = (slots->offset + stride - 1) / stride % depth;
+    size_t depth = tutti_min_size(slots->ring_bytes, within) / stride;
+    size_t first = (slots->offset + stride - 1) / stride;
+    if (first >= depth) first = 0;
     size_t skipped = first * stride >= slots->offset ? first * stride - slots->offset
                                                      : slots->ring_bytes - slots->offset + first * stride;
     if (TUTTI_UNLIKELY(taken_before(comm, op) + skipped + stride > slots->ring_bytes))
