@@ -17,6 +17,7 @@ import libraries as peers
 QUICK = {"rounds": 1, "patience": 1.0, "retries": 1, "pace_ms": 0}
 FULL = {"rounds": 5, "patience": 20.0, "retries": 3, "pace_ms": 1500}
 LAST_PACES = collections.deque(maxlen=16)
+STATE_PATIENCE = 120  # seconds
 
 
 def bytes_of(text):
@@ -33,6 +34,7 @@ def add_options(parser):
     add("--peers", metavar="FOLDER", help="folder with UCX, UCC and Gloo from bench/build_peers")
     add("--build", default=os.path.join(root, "build"), help="Tutti's build folder (build)")
     add("--near-ns", type=float, default=80, help="cores are near if a cache line takes less than this (%(default)s)")
+    add("--state", choices=["near", "far"], help="before each launch, wait until cores are near, or far; two minutes at most")
     add("--others", type=float, default=4, help="per cent of all cores for other processes in a launch (%(default)s)")
     add("--retries", type=int, help="repeats of a launch that other processes disturbed (3, quick: 1)")
     add("--patience", type=float, help="seconds to wait for idle cores before a launch (20, quick: 1)")
@@ -185,11 +187,19 @@ def line_ns(options):
     return float(peers.output([os.path.join(options.build, "bin", "machine_limits"), "--line"]) or 0)
 
 
+def wait_for_state(options):
+    """Virtual cores move on their own: a state that is rare would be caught in few launches without waiting for it."""
+    end = time.monotonic() + STATE_PATIENCE
+    while options.state and (line_ns(options) < options.near_ns) != (options.state == "near") and time.monotonic() < end:
+        time.sleep(0.2)
+
+
 def launch_quietly(library, ranks, arguments, names, options, work):
     """Runs a launch, and repeats it if other processes disturb it; the quietest one counts."""
     best = None
     for _ in range(1 + options.retries):
         wait_for_idle(options)
+        wait_for_state(options)
         rows, trouble = launch(library, ranks, arguments, names, options, work)
         if trouble or not rows or rows[0]["others_percent"] <= options.others:
             return rows, trouble

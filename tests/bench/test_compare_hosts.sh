@@ -44,8 +44,9 @@ if grep '^failed: ' "$work/out"; then exit 1; fi
 
 # A run that was stopped while it wrote a line resumes after the line before.
 cp "$work/launches.jsonl" "$work/all"
-head -n 3 "$work/all" >"$work/launches.jsonl"
+kept=$(($(wc -l <"$work/all") - 4))
+head -n "$kept" "$work/all" >"$work/launches.jsonl"
 printf '[["1", "cut' >>"$work/launches.jsonl"
 compare --resume
-[ "$(head -n 3 "$work/launches.jsonl")" = "$(head -n 3 "$work/all")" ] || exit 1
+[ "$(head -n "$kept" "$work/launches.jsonl")" = "$(head -n "$kept" "$work/all")" ] || exit 1
 [ "$(wc -l <"$work/launches.jsonl")" -eq "$(wc -l <"$work/all")" ]
