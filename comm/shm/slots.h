@@ -49,8 +49,8 @@ size_t tutti_slots_chunk_bytes(int nranks);
 tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op);
 void tutti_slots_release(tutti_comm *comm);
 
-/* Returns the index of this call's first slot, for slots of `stride` bytes: the next one, or the ring's first one if the
- * next one would end beyond `within` bytes. Waits for that slot's readers. */
+/* Returns the index of this call's first slot, for slots of `stride` bytes: the next one, or the ring's first one if
+ * the next one would end beyond `within` bytes. Waits for that slot's readers. */
 tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t within, uint32_t *first_out);
 /* The call has used `count` slots from `first` on. */
 void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count);

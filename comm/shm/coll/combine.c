@@ -17,9 +17,9 @@
 
 /* Input bytes of all ranks in a piece; less is not worth claiming. */
 #define PIECE_BYTES ((size_t)128 << 10)
-/* The rings of 64 ranks would be 64 MiB together; with slots that all fit into the cache that the cores share, 8 KiB take
- * half of the time, 32 and 64 KiB two thirds. Two slots are enough: when a rank begins a call, others may still read the
- * result of the one before. */
+/* The rings of 64 ranks would be 64 MiB together; with slots that all fit into the cache that the cores share, 8 KiB
+ * take half of the time, 32 and 64 KiB two thirds. Two slots are enough: when a rank begins a call, others may still
+ * read the result of the one before. */
 #define CACHED_BYTES ((size_t)8 << 20)
 #define LEAST_SLOTS  2
 
