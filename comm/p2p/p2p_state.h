@@ -36,7 +36,7 @@ typedef struct tutti_waiter {
     int peer;
     int64_t tag;
     tutti_received *received_out;
-    bool polls_sockets;
+    bool polls_sockets;  /* its message comes over a socket: pauses between polls */
     atomic_bool claimed; /* its message is being received into dst; read without the lock */
     bool taken;          /* the message is in dst */
 } tutti_waiter;

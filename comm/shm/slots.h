@@ -8,7 +8,9 @@
  *           ones with a gap in between: TUTTI_GAP_BYTES) and puts piece k into slot (first + k) % depth; the next call
  *           continues behind it. So a slot rests as long as possible before it is written again: by then it has left
  *           the caches of its readers, from which each line would otherwise have to be fetched first (in a trial 128
- *           KiB took 2 ranks 7 us with a ring of 2 MiB, and 18 us always in the same place)
+ *           KiB took 2 ranks 7 us with a ring of 2 MiB, and 18 us always in the same place). Only where so many ranks
+ *           share cores that their rings do not fit into the shared cache, short calls use the first part of it
+ *           (combine.c)
  * table     addresses and counts per rank, for the v-kinds; call k uses table[k % TUTTI_POSTS]
  *
  * Invariant: a slot is written only after all its readers have read the previous content.

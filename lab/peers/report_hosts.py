@@ -122,7 +122,8 @@ def wrong_text(rows):
 
 def again(options):
     """The options that determine the measurements, quoted for a shell."""
-    names = ["ranks", "congestion", "rate", "collectives", "rounds", "confirm", "samples", "sample_ms", "min_bytes", "max_bytes", "factor"]
+    names = ["ranks", "congestion", "rate", "collectives", "rounds", "confirm", "samples", "sample_ms", "min_bytes", "max_bytes", "factor",
+             "state"]
     values = [(name, getattr(options, name)) for name in names]
     words = ["--%s %s" % (name.replace("_", "-"), ",".join(value) if isinstance(value, list) else value)
              for name, value in values if value not in ("", None)]
