@@ -117,8 +117,7 @@ typedef struct tutti_channels {
     bool distant;                        /* the peer's caches were distant at the last check; channel_ring.c */
     bool doubted;                        /* the last check found the other distance, once */
     unsigned streamed;                   /* payloads written past the caches because the peer is distant */
-    unsigned slow_reads;                 /* transfers that still avoid reading the peer, which was slow; transfer.c */
-    bool doubted_reads;                  /* the last read was slow */
+    int slow_looks;                      /* looks at the peer's tail in a row that found its caches distant */
     struct tutti_remote_channel *remote; /* to a process of another host: its pipes; remote_channel.h */
     int64_t dead_since_ns;               /* remote: when the peer was found to have ended; 0: it has not ended */
     bool busy;                           /* remote: counted as pending, because it has data to send */
@@ -183,6 +182,9 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
 void tutti_channel_pass(tutti_channels *channel, size_t bytes);
 /* Takes the current record. */
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record);
+
+/* Looks at the peer. Returns true if the last looks found the caches of its core distant from this one's. */
+bool tutti_channel_is_distant(tutti_channels *channel);
 
 /* The cost of an eager message against the backlog. */
 static inline uint64_t tutti_channel_cost(uint64_t bytes) {

@@ -25,6 +25,8 @@
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
 #define STREAM_FAR_BYTES  ((size_t)2 << 10)
 #define FAR_LINE_NS       14 /* time to write a line of the ring: near 1 to 7, distant 27 */
+#define FAR_LOAD_NS       100 /* time to load a line that the peer has written: near 20 to 110, distant 120 and more */
+#define SLOW_LOOKS        10  /* slow loads in a row that show that the peer's caches are distant */
 /* to another host: payloads of at least this size go from the caller's memory */
 #define STRAIGHT_BYTES   ((size_t)1 << 10)
 #define STREAMS_PER_LOOK 256 /* payloads between two checks of the distance */
@@ -83,17 +85,51 @@ static size_t part_offset(const tutti_channels *channel, const tutti_record *rec
     return part * (sizeof *record + part_bytes(channel, record));
 }
 
-bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
-    size_t wanted = own_span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
-    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= channel->own_bytes)) return true;
-    if (channel->theirs == NULL || channel->broken) return false;
+/* Reads how far the peer has read our ring. Returns true if that changed; an impossible value breaks the channel. */
+static bool look_at_tail(tutti_channels *channel) {
     uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
     if (tail - channel->tail_seen > channel->head - channel->tail_seen) {
         tutti_channel_break(channel, "it reports that it has read more than was sent");
         return false;
     }
+    bool changed = tail != channel->tail_seen;
     channel->tail_seen = tail;
-    return channel->head - tail + wanted <= channel->own_bytes;
+    return changed;
+}
+
+bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
+    size_t wanted = own_span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
+    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= channel->own_bytes)) return true;
+    if (channel->theirs == NULL || channel->broken) return false;
+    look_at_tail(channel);
+    return !channel->broken && channel->head - channel->tail_seen + wanted <= channel->own_bytes;
+}
+
+/* Waits for all loads before it; the processor may read the clock before they end otherwise. */
+static void finish_loads(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_lfence();
+#elif defined(__aarch64__)
+    __asm__ volatile("dsb ld\n\tisb" ::: "memory");
+#else
+    __sync_synchronize();
+#endif
+}
+
+/* The peer writes its tail when it takes a record. If it has done so since the last look, the line comes from its
+ * cache. One fast look proves near caches. A slow one proves nothing: an interrupt or another rank's copies may have
+ * caused it (up to a third of all looks between near cores). */
+bool tutti_channel_is_distant(tutti_channels *channel) {
+    if (channel->theirs == NULL || channel->broken) return false;
+    finish_loads();
+    uint64_t start = tutti_ticks();
+    finish_loads();
+    bool changed = look_at_tail(channel);
+    finish_loads();
+    int64_t ns = tutti_ticks_to_ns(tutti_ticks() - start);
+    if (changed && ns < FAR_LOAD_NS) channel->slow_looks = 0;
+    if (changed && ns >= FAR_LOAD_NS && channel->slow_looks < SLOW_LOOKS) channel->slow_looks++;
+    return channel->slow_looks == SLOW_LOOKS;
 }
 
 /* Returns true if this payload goes past the caches. Taking the lines of a small ring back from the reader's caches

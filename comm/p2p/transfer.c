@@ -23,15 +23,12 @@
 #define DIRECT_BYTES         ((size_t)8 << 10)
 #define DIRECT_WAITING_BYTES ((size_t)16 << 10)
 #define STREAM_BYTES         ((size_t)16 << 20) /* messages of at least this size are copied past the caches */
-/* Between ranks that share cores, messages of these sizes are read from the peer's private memory in one piece: the
- * ring's second copy, and the switches between the slices of a pull, take time from the other ranks. Longer messages
- * are faster through the ring, and so are all messages between distant cores (1 MiB takes 165 us; by reads 530). So
- * after slow reads the channel does without them for a while. In trials on Zen 4 with 4 and 8 ranks on 2 near cores,
- * 1 MiB was read at 8 to 13 GB/s. */
-#define LEAST_WHOLE_BYTES    ((size_t)512 << 10)
-#define MOST_WHOLE_BYTES     ((size_t)1 << 20)
-#define SLOW_READ_BYTES_A_US 7000
-#define STREAMS_AFTER_SLOW   64
+/* Between ranks that share near cores, messages of these sizes are read from the peer's private memory in one piece:
+ * the ring's second copy, and the switches between the slices of a pull, take time from the other ranks. Longer
+ * messages are faster through the ring, and so are all messages between distant cores (1 MiB takes 165 us; by reads
+ * 550). The time of the read itself does not show that: the sender's next writes to its buffer are slow then. */
+#define LEAST_WHOLE_BYTES ((size_t)512 << 10)
+#define MOST_WHOLE_BYTES  ((size_t)2 << 20)
 
 /* ------------------------------------------------------------------------------------- reading a peer's memory
  * In one copy (process_vm_readv), where the system permits it. This is checked once per channel, by reading a known
@@ -256,28 +253,14 @@ static bool is_read_whole(const tutti_request *request) {
     tutti_channels *channel = request->channel;
     if (channel == NULL || request->source != NULL || request->port->comm->spins || request->moved > 0) return false;
     if (request->wanted < LEAST_WHOLE_BYTES || request->wanted > MOST_WHOLE_BYTES) return false;
-    if (channel->slow_reads == 0) return true;
-    channel->slow_reads--;
-    return false;
-}
-
-/* Two slow reads in a row decide: one may contain the time of another rank. */
-static bool read_whole(tutti_request *request) {
-    tutti_channels *channel = request->channel;
-    uint64_t start = tutti_ticks();
-    bool is_read = copy_slice(request, request->wanted);
-    int64_t us = tutti_ticks_to_ns(tutti_ticks() - start) / 1000;
-    bool is_slow = (int64_t)request->wanted < us * SLOW_READ_BYTES_A_US;
-    if (is_slow && channel->doubted_reads) channel->slow_reads = STREAMS_AFTER_SLOW;
-    channel->doubted_reads = is_slow;
-    return is_read;
+    return !tutti_channel_is_distant(channel);
 }
 
 void tutti_transfer_pull(tutti_request *request) {
     bool whole = is_read_whole(request);
     size_t bytes = whole ? request->wanted : tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
     tutti_p2p.moved = true;
-    if (whole ? !read_whole(request) : is_better_streamed(request) || !copy_slice(request, bytes)) {
+    if ((!whole && is_better_streamed(request)) || !copy_slice(request, bytes)) {
         ask(request);
         return;
     }
