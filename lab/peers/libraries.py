@@ -193,12 +193,23 @@ def find_tutti(options, drivers):
             Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
 
 
-def find_other(options, drivers):
-    """Another build of Tutti, such as one of an earlier commit, as a peer of this one."""
-    program = build_tutti_of(options.other, source_of(options.other), drivers, "other", "--other")
-    start = tutti_starter(options.other, program)
+def build_other(options, drivers):
+    """The driver with another build of Tutti, such as one of an earlier commit."""
+    return build_tutti_of(options.other, source_of(options.other), drivers, "other", "--other")
+
+
+def others_of(start):
+    """That build as a peer of this one."""
     return [Library("other", "the build of --other, ordinary memory", start),
             Library("other-mem", "the same, memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+def find_other(options, drivers):
+    return others_of(tutti_starter(options.other, build_other(options, drivers)))
+
+
+def other_finders(options, finder):
+    return [(finder, ["other", "other-mem"])] if options.other else []
 
 
 def find_limits(libraries, drivers):

@@ -65,14 +65,19 @@ class World:
         return ",".join("%s:%d" % (network.address(host), ranks) for host, ranks in enumerate(self.per_host))
 
 
+def starter_of(program):
+    """The start() of a library whose ranks need no launcher."""
+    return lambda world, arguments: world.start_ranks([program] + arguments, {})
+
+
 def find_tutti(options, drivers):
-    program = peers.build_tutti(options, drivers)
-
-    def start(world, arguments):
-        return world.start_ranks([program] + arguments, {})
-
+    start = starter_of(peers.build_tutti(options, drivers))
     return [peers.Library("tutti", "ordinary memory", start),
             peers.Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+def find_other(options, drivers):
+    return peers.others_of(starter_of(peers.build_other(options, drivers)))
 
 
 # The rows of the table of algorithms between hosts (comm/net/coll/rail_table.c), and their collectives.
@@ -114,11 +119,8 @@ class Sockets(peers.Library):
 def find_sockets(drivers):
     """Only for two hosts with the same number of ranks."""
     program = drivers.build("cc", "sockets.c", "sockets", os.path.join(peers.HERE, "wire.c"))
-
-    def start(world, arguments):
-        return world.start_ranks([program] + arguments, {})
-
-    return Sockets("limit", "bare sockets, one per pair of ranks, moving the necessary bytes (peers/sockets.c)", start)
+    note = "bare sockets, one per pair of ranks, moving the necessary bytes (peers/sockets.c)"
+    return Sockets("limit", note, starter_of(program))
 
 
 UCX = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}

@@ -26,6 +26,8 @@ def add_options(parser, libraries, full=None):
     add("--quick", action="store_true", help="a small sweep: the second default of the options below that name two")
     add("--collectives", default=",".join(COLLECTIVES), help="%(default)s; also " + ",".join(ON_DEMAND))
     add("--libraries", help="only these, and tutti: " + libraries)
+    add("--other", metavar="FOLDER", help="also measure another build folder of Tutti, of an earlier commit for example, as "
+        "the peers `other` and `other-mem`")
     add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, optionally with K, M or G (%(default)s)")
     add("--max-bytes", type=launches.bytes_of, help="largest size (%dM, quick: 16M); always measured" % (full["max_bytes"] >> 20))
     add("--factor", type=int, help="factor from one size to the next (%d, quick: 64)" % full["factor"])

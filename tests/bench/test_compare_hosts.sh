@@ -30,13 +30,21 @@ grep -q '^## all_reduce, 1+1 ranks' "$work/hosts.md" || exit 1
 
 grep -q '^0 of 0 cells are behind' "$work/behind.md" || exit 1 # there are no peers
 
-# Tutti with each of its algorithms, on four hosts.
+# Tutti with some of its algorithms, on four hosts, next to a second build.
 mkdir "$work/rows"
-compare --rows --ranks 4x1 --collectives all_reduce --min-bytes 4K --out "$work/rows"
-for text in 'wrong elements: 0' 'all_reduce, 4x1 ranks' 'any-order' 'double_tree'; do
+compare --rows --ranks 4x1 --collectives all_reduce --min-bytes 4K --libraries any-order,double_tree,other --other "$build" \
+    --out "$work/rows"
+for text in 'wrong elements: 0' 'all_reduce, 4x1 ranks'; do
     grep -qF "$text" "$work/out" || {
         echo "FAILED: --rows: no '$text' in"
         cat "$work/out"
+        exit 1
+    }
+done
+for library in any-order double_tree other; do # a column of the tables, and rows of results
+    grep -q "^ *size  *tutti .* $library " "$work/out" && grep -q ",$library,all_reduce," "$work/rows/compare.csv" || {
+        echo "FAILED: --rows: $library was not measured:"
+        cat "$work/out" "$work/rows/compare.csv"
         exit 1
     }
 done
