@@ -1,7 +1,8 @@
 /*
  * machine_limits: the limits of this machine, as a reference for the other programs. In one run: bandwidth of
  * copying, through the caches and past them, and of adding per level of cache, by one core and by all at once; the
- * transfer time of a cache line between two cores, a task switch, a wake-up; a barrier of more processes than cores.
+ * transfer time of a cache line between two cores, a task switch, a wake-up; with more processes than cores, a barrier,
+ * and a word that they pass on in turn.
  *
  * All cores at once: a thread on each, with its own memory; their total work in the time of the slowest. Measurements
  * with two sides run a second thread on another core (or, for the switch, on the same one). The figure is the best of
@@ -341,64 +342,86 @@ static void print_times(void) {
 
 /* ---------------------------------------------------------------------------------- more processes than cores */
 
-/* All processes count up; each waits until all have done so. Every core must run each of its processes once for each
- * barrier, so that a collective that needs all ranks takes at least this long. */
+/* Counts up by turns. Every core must run each of its processes once for each barrier, so that a collective that needs
+ * all ranks takes at least as long as one. */
 typedef struct gate {
     _Alignas(LINE) uint64_t arrived;
 } gate;
 
-static void pass_gate(gate *g, uint64_t all) {
-    __atomic_fetch_add(&g->arrived, 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&g->arrived, __ATOMIC_ACQUIRE) < all) sched_yield();
+/* One process's part in that many turns; `count` processes take part. */
+typedef void (*turn_taker)(gate *g, int process, int count, int turns);
+
+static void wait_until(const gate *g, uint64_t arrived) {
+    while (__atomic_load_n(&g->arrived, __ATOMIC_ACQUIRE) < arrived) sched_yield();
 }
 
-/* Nanoseconds of one barrier. */
-static double pass_gates(gate *g, int process, uint64_t count, int turns) {
+/* All processes count up; each waits until all have done so. */
+static void pass_barriers(gate *g, int process, int count, int turns) {
+    (void)process;
+    for (int i = 1; i <= turns; i++) {
+        __atomic_fetch_add(&g->arrived, 1, __ATOMIC_ACQ_REL);
+        wait_until(g, (uint64_t)i * (uint64_t)count);
+    }
+}
+
+/* Process k counts up from k, k + count, ...: a message to the next process, or a broadcast whose root is the next
+ * process each time. */
+static void pass_on(gate *g, int process, int count, int turns) {
+    for (int i = process; i < turns; i += count) {
+        wait_until(g, (uint64_t)i);
+        __atomic_fetch_add(&g->arrived, 1, __ATOMIC_ACQ_REL);
+    }
+    wait_until(g, (uint64_t)turns);
+}
+
+/* Takes the turns after one barrier; returns nanoseconds per turn. */
+static double time_turns(gate gates[2], turn_taker take, int process, int count, int turns) {
     pin(cores[process % core_count]);
-    pass_gate(g, count);
+    pass_barriers(&gates[0], process, count, 1);
     double start = now_s();
-    for (int i = 2; i <= turns + 1; i++) pass_gate(g, (uint64_t)i * count);
+    take(&gates[1], process, count, turns);
     return (now_s() - start) * 1e9 / turns;
 }
 
 /* Starts the processes 1 to count - 1; returns how many there are now. */
-static int start_processes(gate *g, int count, int turns) {
+static int start_processes(gate gates[2], turn_taker take, int count, int turns) {
     for (int process = 1; process < count; process++) {
         pid_t child = fork();
         if (child < 0) return process;
         if (child > 0) continue;
-        pass_gates(g, process, (uint64_t)count, turns);
+        time_turns(gates, take, process, count, turns);
         _exit(EXIT_SUCCESS);
     }
     return count;
 }
 
 /* -1 when the processes could not be started. */
-static double barrier_ns(int count, int turns) {
+static double turn_ns(turn_taker take, int count, int turns) {
     double best = 1e30;
     cpu_set_t before;
-    gate *g = mmap(NULL, sizeof *g, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (g == MAP_FAILED) return -1;
+    gate *gates = mmap(NULL, 2 * sizeof *gates, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (gates == MAP_FAILED) return -1;
     sched_getaffinity(0, sizeof before, &before);
     for (int round = 0; round < ROUNDS && best > 0; round++) {
-        g->arrived = 0;
-        int started = start_processes(g, count, turns);
-        if (started < count) __atomic_store_n(&g->arrived, UINT64_MAX / 2, __ATOMIC_RELEASE); /* releases them */
-        double each = started < count ? -1 : pass_gates(g, 0, (uint64_t)count, turns);
+        memset(gates, 0, 2 * sizeof *gates);
+        int started = start_processes(gates, take, count, turns);
+        if (started < count) /* releases them */
+            for (int i = 0; i < 2; i++) __atomic_store_n(&gates[i].arrived, UINT64_MAX / 2, __ATOMIC_RELEASE);
+        double each = started < count ? -1 : time_turns(gates, take, 0, count, turns);
         if (each < best) best = each;
         while (wait(NULL) > 0) {}
     }
     sched_setaffinity(0, sizeof before, &before);
-    munmap(g, sizeof *g);
+    munmap(gates, 2 * sizeof *gates);
     return best;
 }
 
-static void print_barriers(void) {
-    printf("#\n# barrier: one counter, and sched_yield\n");
+static void print_turns(const char *title, turn_taker take) {
+    printf("#\n# %s\n", title);
     for (int each = 4; each <= 32 && each * core_count <= MOST_PROCESSES; each *= each < 8 ? 2 : 4) {
         char name[64];
         snprintf(name, sizeof name, "%d processes, %d cores", each * core_count, core_count);
-        print_time(name, barrier_ns(each * core_count, 8000 / each));
+        print_time(name, turn_ns(take, each * core_count, 8000 / each));
     }
 }
 
@@ -415,6 +438,7 @@ int main(int argc, char **argv) {
     }
     print_all_bandwidths();
     print_times();
-    print_barriers();
+    print_turns("barrier: one counter, and sched_yield", pass_barriers);
+    print_turns("one process after the other counts up, and sched_yield", pass_on);
     return EXIT_SUCCESS;
 }
