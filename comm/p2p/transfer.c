@@ -29,6 +29,10 @@
  * 550). The time of the read itself does not show that: the sender's next writes to its buffer are slow then. */
 #define LEAST_WHOLE_BYTES ((size_t)512 << 10)
 #define MOST_WHOLE_BYTES  ((size_t)2 << 20)
+/* Between ranks that share distant cores, mapped messages of these sizes are up to 2.9 times as fast through the ring:
+ * the sender writes its next message into lines that its own cache still has. */
+#define LEAST_FAR_BYTES ((size_t)256 << 10)
+#define MOST_FAR_BYTES  ((size_t)4 << 20)
 
 /* ------------------------------------------------------------------------------------- reading a peer's memory
  * In one copy (process_vm_readv), where the system permits it. This is checked once per channel, by reading a known
@@ -246,7 +250,12 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
 
 /* Over the ring two cores copy at once, if a sender thread is present; one may have come since the last slice. */
 static bool is_better_streamed(const tutti_request *request) {
-    return request->channel != NULL && request->source == NULL && tutti_channel_is_attended(request->channel);
+    tutti_channels *channel = request->channel;
+    if (channel == NULL || !tutti_channel_is_attended(channel)) return false;
+    if (request->source == NULL) return true;
+    bool spins = request->port->comm->spins;
+    if (spins || request->moved > 0 || request->wanted < LEAST_FAR_BYTES || request->wanted > MOST_FAR_BYTES) return false;
+    return tutti_channel_is_distant(channel);
 }
 
 static bool is_read_whole(const tutti_request *request) {
