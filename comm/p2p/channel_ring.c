@@ -24,7 +24,7 @@
 /* Payloads from these sizes on go past the caches: in small rings between near caches, and between distant caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
 #define STREAM_FAR_BYTES  ((size_t)2 << 10)
-#define FAR_LINE_NS       14 /* time to write a line of the ring: near 1 to 7, distant 27 */
+#define FAR_LINE_NS       14  /* time to write a line of the ring: near 1 to 7, distant 27 */
 #define FAR_LOAD_NS       100 /* time to load a line that the peer has written: near 20 to 110, distant 120 and more */
 #define SLOW_LOOKS        10  /* slow loads in a row that show that the peer's caches are distant */
 /* to another host: payloads of at least this size go from the caller's memory */

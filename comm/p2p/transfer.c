@@ -254,7 +254,8 @@ static bool is_better_streamed(const tutti_request *request) {
     if (channel == NULL || !tutti_channel_is_attended(channel)) return false;
     if (request->source == NULL) return true;
     bool spins = request->port->comm->spins;
-    if (spins || request->moved > 0 || request->wanted < LEAST_FAR_BYTES || request->wanted > MOST_FAR_BYTES) return false;
+    if (spins || request->moved > 0 || request->wanted < LEAST_FAR_BYTES || request->wanted > MOST_FAR_BYTES)
+        return false;
     return tutti_channel_is_distant(channel);
 }
 
