@@ -119,6 +119,22 @@ Test(channel, a_full_ring_has_no_room_until_it_is_read) {
     tutti_channel_close(channel);
 }
 
+/* The mirror's caches are our own: a load of a tail that has changed is fast, unless an interrupt comes in between. */
+Test(channel, one_fast_look_at_a_changed_tail_proves_near_caches) {
+    tutti_channels *channel = open_mirror();
+    const int before = 3;
+    channel->slow_looks = before;
+    cr_assert(!tutti_channel_is_distant(channel) && channel->slow_looks == before, "nothing has changed");
+    for (int i = 0; i < 100 && channel->slow_looks > 0; i++) {
+        write_and_read(channel, 100, (unsigned)i);
+        tutti_channel_is_distant(channel);
+    }
+    cr_assert(channel->slow_looks == 0, "no look of 100 was fast");
+    channel->own->tail += 1 << 20; /* more than was sent */
+    cr_assert(!tutti_channel_is_distant(channel) && channel->broken, "an impossible tail is accepted");
+    tutti_channel_close(channel);
+}
+
 Test(channel, credit_ends_after_a_bounded_backlog_and_comes_back) {
     tutti_channels *channel = open_mirror();
     uint64_t sent = 0;
