@@ -342,8 +342,7 @@ static void print_times(void) {
 
 /* ---------------------------------------------------------------------------------- more processes than cores */
 
-/* Counts up by turns. Every core must run each of its processes once for each barrier, so that a collective that needs
- * all ranks takes at least as long as one. */
+/* What the processes of a measurement share. */
 typedef struct gate {
     _Alignas(LINE) uint64_t arrived;
 } gate;
@@ -355,7 +354,8 @@ static void wait_until(const gate *g, uint64_t arrived) {
     while (__atomic_load_n(&g->arrived, __ATOMIC_ACQUIRE) < arrived) sched_yield();
 }
 
-/* All processes count up; each waits until all have done so. */
+/* All processes count up; each waits until all have done so. Every core must run each of its processes once for each
+ * barrier, so that a collective that needs all ranks takes at least this long. */
 static void pass_barriers(gate *g, int process, int count, int turns) {
     (void)process;
     for (int i = 1; i <= turns; i++) {

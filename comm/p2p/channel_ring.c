@@ -118,7 +118,8 @@ static void finish_loads(void) {
 
 /* The peer writes its tail when it takes a record. If it has done so since the last look, the line comes from its
  * cache. One fast look proves near caches. A slow one proves nothing: an interrupt or another rank's copies may have
- * caused it (up to a third of all looks between near cores). */
+ * caused it (up to a third of all looks between near cores). A process that only receives long messages writes no
+ * payloads, so that note_distance tells it nothing. */
 bool tutti_channel_is_distant(tutti_channels *channel) {
     if (channel->theirs == NULL || channel->broken) return false;
     finish_loads();
