@@ -32,7 +32,8 @@
 #include "comm/shm/peer.h"
 
 /* Bytes of a ring to another host, and of the smallest ring between two processes. No payload is larger. */
-#define TUTTI_CHANNEL_RING_BYTES ((size_t)256 << 10)
+#define TUTTI_CHANNEL_RING_BYTES  ((size_t)256 << 10)
+#define TUTTI_LARGEST_EAGER_BYTES (TUTTI_CHANNEL_RING_BYTES / 2)
 /* Bytes of the rings to the first processes of this host: twice a core's own cache, so that a line has left the
  * reader's cache when it is written again. Taking a line back from that cache takes 3 times as long as writing it. */
 #define TUTTI_CHANNEL_LARGE_RING_BYTES ((size_t)2 << 20)
@@ -42,7 +43,7 @@
 
 typedef enum tutti_record_kind {
     TUTTI_RECORD_EAGER = 1, /* a message with its bytes */
-    TUTTI_RECORD_ANNOUNCE,  /* a message whose bytes the receiver pulls or requests */
+    TUTTI_RECORD_ANNOUNCE,  /* a message with its first bytes, or none; the receiver pulls or requests the rest */
     TUTTI_RECORD_CLEAR,     /* answer: stream the first `bytes` bytes of `transfer`, from `from` on, to `answer` */
     TUTTI_RECORD_FRAGMENT,  /* bytes of a stream, starting at offset `bytes`, for `transfer` */
     TUTTI_RECORD_DONE,      /* answer: `transfer` has been taken (bytes: 0), or will never be taken (1) */

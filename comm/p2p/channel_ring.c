@@ -295,7 +295,8 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     if (!is_tiny(record_out)) prefetch_payload((const char *)next + sizeof *record_out, record_out->payload_bytes);
     size_t most = channel->remote != NULL ? tutti_remote_unread(channel) : channel->their_bytes - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || channel->next_bytes > most) {
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || channel->next_bytes > most ||
+        (record_out->kind == TUTTI_RECORD_ANNOUNCE && record_out->payload_bytes > record_out->bytes)) {
         tutti_channel_break(channel, "it sent an invalid record (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;

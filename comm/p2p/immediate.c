@@ -58,7 +58,7 @@ tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes,
 
 /* Takes the next record if it is the awaited message, even while it is being written. Returns false if no
  * record has come, the record is another one, or its writer has stopped. */
-static bool take(const tutti_waiter *r) {
+static bool take(tutti_waiter *r) {
     tutti_record record;
     tutti_channels *channel = r->channel;
     if (!tutti_channel_peek(channel, &record) || !tutti_waiter_fits(r, &record)) return false;
@@ -66,7 +66,7 @@ static bool take(const tutti_waiter *r) {
     tutti_channel_skip(channel, &record);
     channel->came += tutti_channel_cost(record.payload_bytes);
     tutti_channel_give_credit(channel, record.payload_bytes);
-    *r->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = record.payload_bytes};
+    tutti_waiter_take(r, &record);
     return true;
 }
 
@@ -117,10 +117,13 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
                       .peer = peer,
                       .tag = tag,
                       .received_out = received_out};
-    bool next = tutti_waiter_is_next(&r), taken = next && take(&r);
-    if (!next || taken) {
+    bool next = tutti_waiter_is_next(&r);
+    /* An announced message from another host needs a request: its first part comes with the announcement. */
+    bool announced =
+        next && bytes > TUTTI_LARGEST_EAGER_BYTES && r.channel->remote != NULL && tutti_remote_is_straight(r.channel);
+    if (!next || take(&r) || announced) {
         tutti_unlock(TUTTI_LOCK_P2P);
-        return taken ? TUTTI_OK : TUTTI_NOT_YET;
+        return r.taken ? TUTTI_OK : TUTTI_NOT_YET;
     }
     const _Atomic uint32_t *place = tutti_channel_next(r.channel);
     r.port->pins++;
@@ -135,7 +138,7 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
         r.port->waiter = NULL;
         tutti_remote_leave_waiter(&r);
     }
-    taken = r.taken || (came && tutti_waiter_is_next(&r) && take(&r));
+    if (came && !r.taken && tutti_waiter_is_next(&r)) take(&r);
     tutti_unlock(TUTTI_LOCK_P2P);
-    return taken ? TUTTI_OK : TUTTI_NOT_YET;
+    return r.taken ? TUTTI_OK : TUTTI_NOT_YET;
 }

@@ -32,10 +32,11 @@ static void keep(tutti_port *port, tutti_unexpected *message) {
     TAILQ_INSERT_TAIL(&port->unexpected, message, link);
 }
 
-/* Releases the cost of an eager message from its backlog. */
+/* Releases the cost of the kept bytes from their backlog. */
 static void release_backlog(tutti_port *port, const tutti_unexpected *message) {
-    if (message->channel != NULL) tutti_channel_give_credit(message->channel, message->bytes);
-    else port->kept_bytes -= tutti_channel_cost(message->bytes);
+    if (!message->whole && message->kept_bytes == 0) return; /* an announcement without bytes has no cost */
+    if (message->channel != NULL) tutti_channel_give_credit(message->channel, message->kept_bytes);
+    else port->kept_bytes -= tutti_channel_cost(message->kept_bytes);
 }
 
 /* The receiver's side copies from the buffer of a send of this process. */
@@ -51,14 +52,15 @@ static void take(tutti_request *request, tutti_unexpected *message) {
     tutti_port *port = request->port;
     TAILQ_REMOVE(&port->unexpected, message, link);
     tutti_match_note(request, message->source, message->tag, message->bytes);
+    size_t came = tutti_min_size(message->kept_bytes, request->wanted);
+    if (came > 0) memcpy(request->buffer, message->payload, came);
+    release_backlog(port, message);
     if (message->whole) {
-        if (request->wanted > 0) memcpy(request->buffer, message->payload, request->wanted);
-        release_backlog(port, message);
         tutti_request_received(request);
     } else if (message->sender != NULL) {
         pull_local(request, message->sender);
     } else {
-        tutti_transfer_accept(request, message->channel, message->transfer, message->address);
+        tutti_transfer_accept(request, message->channel, message->transfer, message->address, came);
     }
     free(message);
 }
@@ -81,8 +83,8 @@ void tutti_incoming_drop(tutti_port *port) {
             continue;
         }
         TAILQ_REMOVE(&port->unexpected, message, link);
-        if (message->whole) release_backlog(port, message);
-        else tutti_channel_done(message->channel, message->transfer, /* taken */ false);
+        release_backlog(port, message);
+        if (!message->whole) tutti_channel_done(message->channel, message->transfer, /* taken */ false);
         free(message);
     }
 }
@@ -108,6 +110,7 @@ static void leave_local(tutti_request *request, tutti_port *to) {
         return;
     }
     if (request->bytes > 0) memcpy(message->payload, request->buffer, request->bytes);
+    message->kept_bytes = request->bytes;
     to->kept_bytes += cost;
     tutti_request_end(request, TUTTI_OK, "");
 }
@@ -131,62 +134,74 @@ void tutti_incoming_local(tutti_request *request, tutti_port *to) {
  * Each on_ function handles one kind of record; false: not possible now, or the channel is broken.
  */
 
-/* bytes: of the message; kept_bytes: of these, those that have come and will be kept. */
-static tutti_unexpected *new_message(tutti_channels *channel, const tutti_record *record, uint64_t bytes,
-                                     size_t kept_bytes) {
-    tutti_unexpected *message = malloc(sizeof *message + kept_bytes);
-    if (message == NULL) return NULL;
-    *message = (tutti_unexpected){.source = record->source, .tag = record->tag, .bytes = bytes, .channel = channel};
-    return message;
-}
-
-/* Keeps an eager message that no receive has asked for; false: no memory now. */
-static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_record *record) {
+/* Keeps a message of that many bytes that no receive has asked for, with its payload; NULL: no memory now, or the
+ * channel is broken. */
+static tutti_unexpected *keep_message(tutti_channels *channel, tutti_port *port, const tutti_record *record,
+                                      uint64_t bytes) {
+    size_t kept_bytes = record->payload_bytes;
     if (channel->came - channel->matched > MOST_UNMATCHED_BYTES) {
         tutti_channel_break(channel, "it sent more unmatched bytes than the limit allows");
-        return false;
+        return NULL;
     }
-    tutti_unexpected *message = new_message(channel, record, record->payload_bytes, record->payload_bytes);
-    if (message == NULL) return false;
-    message->whole = true;
-    tutti_channel_copy(channel, record, message->payload, record->payload_bytes);
-    channel->came += tutti_channel_cost(record->payload_bytes);
+    tutti_unexpected *message = malloc(sizeof *message + kept_bytes);
+    if (message == NULL) return NULL;
+    *message = (tutti_unexpected){
+        .source = record->source, .tag = record->tag, .bytes = bytes, .channel = channel, .kept_bytes = kept_bytes};
+    tutti_channel_copy(channel, record, message->payload, kept_bytes);
     keep(port, message);
-    return true;
+    return message;
 }
 
 static bool on_eager(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (!tutti_match_port(channel, record, &port)) return false;
+    tutti_waiter *waiter = port != NULL ? tutti_match_waiter(port, channel, record) : NULL;
     tutti_request *request = port != NULL ? tutti_match_take(port, record->source, record->tag) : NULL;
-    if (port != NULL && request == NULL) return keep_eager(channel, port, record);
+    if (port != NULL && waiter == NULL && request == NULL) {
+        tutti_unexpected *message = keep_message(channel, port, record, record->payload_bytes);
+        if (message == NULL) return false;
+        message->whole = true;
+        channel->came += tutti_channel_cost(record->payload_bytes);
+        return true;
+    }
     channel->came += tutti_channel_cost(record->payload_bytes);
     tutti_channel_give_credit(channel, record->payload_bytes);
-    if (request == NULL) return true;
-    tutti_match_note(request, record->source, record->tag, record->payload_bytes);
-    tutti_channel_copy(channel, record, request->buffer, request->wanted);
-    tutti_request_received(request);
+    if (waiter != NULL) {
+        tutti_channel_copy(channel, record, waiter->dst, record->payload_bytes);
+        tutti_waiter_take(waiter, record);
+    } else if (request != NULL) {
+        tutti_match_note(request, record->source, record->tag, record->payload_bytes);
+        tutti_channel_copy(channel, record, request->buffer, request->wanted);
+        tutti_request_received(request);
+    }
     return true;
 }
 
 static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
+    size_t first = record->payload_bytes;
     if (!tutti_match_port(channel, record, &port)) return false;
-    if (port == NULL) {
+    tutti_request *request = port != NULL ? tutti_match_take(port, record->source, record->tag) : NULL;
+    if (port != NULL && request == NULL) {
+        tutti_unexpected *message = keep_message(channel, port, record, record->bytes);
+        if (message == NULL) return false;
+        message->transfer = record->transfer;
+        message->address = record->address;
+        if (first > 0) channel->came += tutti_channel_cost(first);
+        return true;
+    }
+    if (first > 0) {
+        channel->came += tutti_channel_cost(first);
+        tutti_channel_give_credit(channel, first);
+    }
+    if (request == NULL) {
         tutti_channel_done(channel, record->transfer, /* taken */ false);
         return true;
     }
-    tutti_request *request = tutti_match_take(port, record->source, record->tag);
-    if (request != NULL) {
-        tutti_match_note(request, record->source, record->tag, record->bytes);
-        tutti_transfer_accept(request, channel, record->transfer, record->address);
-        return true;
-    }
-    tutti_unexpected *message = new_message(channel, record, record->bytes, 0);
-    if (message == NULL) return false;
-    message->transfer = record->transfer;
-    message->address = record->address;
-    keep(port, message);
+    tutti_match_note(request, record->source, record->tag, record->bytes);
+    size_t came = tutti_min_size(first, request->wanted);
+    if (came > 0) tutti_channel_copy(channel, record, request->buffer, came);
+    tutti_transfer_accept(request, channel, record->transfer, record->address, came);
     return true;
 }
 

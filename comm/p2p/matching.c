@@ -55,23 +55,32 @@ bool tutti_waiter_is_next(const tutti_waiter *r) {
 
 static bool is_for_waiter(const tutti_waiter *waiter, const tutti_channels *channel, const tutti_record *record) {
     bool claimed = atomic_load_explicit(&waiter->claimed, memory_order_relaxed);
-    return !claimed && waiter->channel == channel && tutti_waiter_is_next(waiter) && tutti_waiter_fits(waiter, record);
+    return !claimed && !waiter->taken && waiter->channel == channel && tutti_waiter_is_next(waiter) &&
+           tutti_waiter_fits(waiter, record);
+}
+
+tutti_waiter *tutti_match_waiter(const tutti_port *port, const tutti_channels *channel, const tutti_record *record) {
+    tutti_waiter *waiter = port->waiter;
+    return waiter != NULL && is_for_waiter(waiter, channel, record) ? waiter : NULL;
 }
 
 char *tutti_match_claim(tutti_channels *channel, const tutti_record *record, tutti_request **request_out,
                         tutti_waiter **waiter_out) {
     tutti_port *port;
     if (!tutti_match_port(channel, record, &port) || port == NULL) return NULL;
-    if (port->waiter != NULL && is_for_waiter(port->waiter, channel, record)) {
-        *waiter_out = port->waiter;
+    *waiter_out = tutti_match_waiter(port, channel, record);
+    if (*waiter_out != NULL) {
         atomic_store_explicit(&port->waiter->claimed, true, memory_order_relaxed);
         return port->waiter->dst;
     }
+    bool announced = record->kind == TUTTI_RECORD_ANNOUNCE;
+    uint64_t bytes = announced ? record->bytes : record->payload_bytes;
     tutti_request *request = find_posted(port, record->source, record->tag);
-    if (request == NULL || record->payload_bytes > request->bytes) return NULL;
+    if (request == NULL || bytes > request->bytes) return NULL;
     request->channel = channel;
-    request->id = ++tutti_p2p.last_id;
-    tutti_match_note(request, record->source, record->tag, record->payload_bytes);
+    if (announced) request->answer = record->transfer;
+    else request->id = ++tutti_p2p.last_id;
+    tutti_match_note(request, record->source, record->tag, bytes);
     tutti_request_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
     *request_out = request;
     return request->buffer;

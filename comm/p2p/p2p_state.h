@@ -94,8 +94,9 @@ typedef struct tutti_unexpected {
     size_t bytes;
     tutti_channels *channel;    /* NULL: the message is from this process */
     tutti_request *sender;      /* the send of this process, not copied */
-    bool whole;                 /* the bytes are in `payload` */
+    bool whole;                 /* all bytes are in `payload` */
     uint64_t transfer, address; /* announced messages */
+    size_t kept_bytes;          /* the first bytes of the message; these are in `payload` */
     uint8_t payload[];
 } tutti_unexpected;
 
@@ -196,8 +197,12 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
                               size_t bytes);
 /* Starts a send to another process. */
 void tutti_transfer_send(tutti_request *request);
-/* A receive has matched an announced message: pulls its bytes or requests them. */
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address);
+/* A receive has matched an announced message, and `came` of the wanted bytes are in its buffer: pulls or requests the
+ * rest. */
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address,
+                           size_t came);
+/* Requests a stream of the bytes that follow the first `came` ones. */
+void tutti_transfer_ask(tutti_request *request, size_t came);
 /* Starts to copy from request->source or request->address. */
 void tutti_transfer_pull(tutti_request *request);
 /* Moves the data that can move on the channel. */
@@ -219,6 +224,14 @@ bool tutti_match_port(tutti_channels *channel, const tutti_record *record, tutti
 bool tutti_waiter_fits(const tutti_waiter *waiter, const tutti_record *record);
 /* Returns true if no other receive, and no message that came before, goes first. */
 bool tutti_waiter_is_next(const tutti_waiter *waiter);
+/* Returns the thread that waits for this message, in which case no request does; NULL: none. */
+tutti_waiter *tutti_match_waiter(const tutti_port *port, const tutti_channels *channel, const tutti_record *record);
+/* Ends its wait: the message is in its buffer. */
+static inline void tutti_waiter_take(tutti_waiter *waiter, const tutti_record *record) {
+    *waiter->received_out =
+        (tutti_received){.source = record->source, .tag = record->tag, .count = record->payload_bytes};
+    waiter->taken = true;
+}
 /* Takes the receive for an eager message whose bytes are still to come, and returns its buffer; exactly one of the two
  * results is set. NULL: there is none, or its buffer is too short. */
 char *tutti_match_claim(tutti_channels *channel, const tutti_record *record, tutti_request **request_out,

@@ -64,14 +64,15 @@ static bool begin_stream(tutti_channels *channel) {
     return true;
 }
 
-/* If the frame is one eager message that is the next to be read, and its receive waits, receives its bytes into that
- * receive's buffer instead of the ring. */
+/* If the frame is one message, or the first part of one, that is the next to be read, and its receive waits, receives
+ * its bytes into that receive's buffer instead of the ring, and requests the rest. */
 static bool begin_straight(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     const tutti_remote_frame *f = tutti_remote_in_frame(remote);
     tutti_record record;
     memcpy(&record, f->lead, sizeof record);
-    bool alone = record.kind == TUTTI_RECORD_EAGER && record.payload_bytes > TUTTI_RECORD_TINY_BYTES &&
+    bool first = record.kind == TUTTI_RECORD_ANNOUNCE && record.payload_bytes < record.bytes;
+    bool alone = (first || record.kind == TUTTI_RECORD_EAGER) && record.payload_bytes > TUTTI_RECORD_TINY_BYTES &&
                  f->bytes == sizeof record + tutti_align_up(record.payload_bytes, TUTTI_CACHE_LINE);
     if (!alone || remote->came != channel->tail || !remote->in->movable) return false;
     char *dst = tutti_match_claim(channel, &record, &remote->in_request, &remote->in_waiter);
@@ -80,6 +81,7 @@ static bool begin_straight(tutti_channels *channel) {
     remote->in_dropped = false;
     remote->in_bytes = record.payload_bytes;
     remote->in->transport->recv(remote->in, dst, remote->in_bytes);
+    if (first) tutti_transfer_ask(remote->in_request, remote->in_bytes);
     return true;
 }
 
@@ -134,8 +136,7 @@ static void end_straight(tutti_channels *channel) {
     if (waiter != NULL) {
         tutti_record record;
         memcpy(&record, f->lead, sizeof record);
-        *waiter->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = remote->in_bytes};
-        waiter->taken = true;
+        tutti_waiter_take(waiter, &record);
     }
     take_ring(remote, f);
     tutti_channel_pass(channel, f->bytes);

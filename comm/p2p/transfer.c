@@ -16,8 +16,7 @@
 #define FRAGMENT_BYTES       ((size_t)32 << 10)
 #define FRAGMENTS_AT_ONCE    8
 #define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* bytes of the ring that fragments must leave free */
-#define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 2)
-#define SLICE_BYTES          ((size_t)128 << 10) /* bytes of one slice of a pull */
+#define SLICE_BYTES          ((size_t)128 << 10)            /* bytes of one slice of a pull */
 /* Larger messages are pulled if the receiver has them mapped. A caller that waits for the send goes on sooner by the
  * ring; in exchanges of 12 and 16 KiB, whose callers do not wait for each send, the one copy less counts more. */
 #define DIRECT_BYTES         ((size_t)8 << 10)
@@ -78,15 +77,19 @@ static bool read_peer(tutti_channels *channel, uint64_t address, void *dst, size
 
 /* ----------------------------------------------------------------------------------------------- sends */
 
+static size_t most_eager(const tutti_channels *channel) {
+    size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
+    if (channel->remote != NULL && !tutti_remote_is_straight(channel)) most /= 2;
+    return tutti_min_size(most, TUTTI_LARGEST_EAGER_BYTES);
+}
+
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes,
                              bool waits) {
-    size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
     bool direct = bytes > (waits ? DIRECT_WAITING_BYTES : DIRECT_BYTES) && channel->remote == NULL &&
                   tutti_heap_holds(src, bytes);
     /* On shared cores the answer to an announcement costs a turn of every rank: more than the copy that it saves. */
     if (port->comm->spins && direct) return false;
-    if (channel->remote != NULL && !tutti_remote_is_straight(channel)) most /= 2;
-    return bytes <= tutti_min_size(most, LARGEST_EAGER_BYTES) && tutti_channel_has_credit(channel, bytes);
+    return bytes <= most_eager(channel) && tutti_channel_has_credit(channel, bytes);
 }
 
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
@@ -103,6 +106,14 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
     return true;
 }
 
+/* Bytes of the message that its announcement carries: to another host as many as it may keep. Then the answer comes
+ * while these bytes are under way. Parts of 64 KiB, but neither of 32 nor of 128, made messages of 512 KiB slower. */
+static size_t first_bytes(tutti_channels *channel, size_t bytes) {
+    if (channel->remote == NULL || !tutti_remote_is_straight(channel)) return 0;
+    size_t most = most_eager(channel);
+    return bytes > most && tutti_channel_has_credit(channel, most) ? most : 0;
+}
+
 /* Writes the message or its announcement. Returns false if the channel has no room now. */
 static bool put(tutti_channels *channel, tutti_request *request) {
     if (tutti_transfer_is_eager(channel, request->port, request->buffer, request->bytes, /* waits */ false)) {
@@ -112,7 +123,9 @@ static bool put(tutti_channels *channel, tutti_request *request) {
         tutti_request_end(request, TUTTI_OK, "");
         return true;
     }
+    size_t first = first_bytes(channel, request->bytes);
     tutti_record record = {.kind = TUTTI_RECORD_ANNOUNCE,
+                           .payload_bytes = (uint32_t)first,
                            .comm_id = request->port->comm_id,
                            .source = request->port->rank,
                            .destination = request->peer,
@@ -122,7 +135,8 @@ static bool put(tutti_channels *channel, tutti_request *request) {
                            .address = (uint64_t)(uintptr_t)request->buffer};
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     request->id = ++tutti_p2p.last_id;
-    tutti_channel_write(channel, &record, NULL);
+    tutti_channel_write(channel, &record, request->buffer);
+    if (first > 0) channel->sent += tutti_channel_cost(first);
     tutti_request_move(request, TUTTI_PHASE_ANNOUNCED, &channel->announced);
     return true;
 }
@@ -193,8 +207,7 @@ static void send_fragments(tutti_channels *channel) {
 
 /* -------------------------------------------------------------------------------------------- receives */
 
-/* Requests a stream of the missing bytes from the sender. */
-static void ask(tutti_request *request) {
+void tutti_transfer_ask(tutti_request *request, size_t came) {
     tutti_channels *channel = request->channel;
     request->id = ++tutti_p2p.last_id;
     tutti_request_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
@@ -202,7 +215,7 @@ static void ask(tutti_request *request) {
                                                   .transfer = request->answer,
                                                   .answer = request->id,
                                                   .bytes = request->wanted,
-                                                  .from = request->moved});
+                                                  .from = came});
 }
 
 /* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
@@ -271,7 +284,7 @@ void tutti_transfer_pull(tutti_request *request) {
     size_t bytes = whole ? request->wanted : tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
     tutti_p2p.moved = true;
     if ((!whole && is_better_streamed(request)) || !copy_slice(request, bytes)) {
-        ask(request);
+        tutti_transfer_ask(request, request->moved);
         return;
     }
     request->moved += bytes;
@@ -284,18 +297,20 @@ void tutti_transfer_pull(tutti_request *request) {
     tutti_channel_ring_own();
 }
 
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address,
+                           size_t came) {
     request->channel = channel;
     request->answer = transfer;
     request->address = address;
-    if (request->wanted == 0) {
+    request->moved = came;
+    if (request->wanted == came) {
         tutti_channel_done(channel, transfer, /* taken */ true);
         tutti_request_received(request);
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
     if (request->source != NULL || can_read(channel)) tutti_transfer_pull(request);
-    else ask(request);
+    else tutti_transfer_ask(request, request->moved);
 }
 
 /* -------------------------------------------------------------------------------------------- progress */

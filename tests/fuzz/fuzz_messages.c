@@ -3,17 +3,20 @@
  * streams. The first byte selects the size of the pieces. Pending are a short receive, one from any source, and a
  * send that has been announced. For any input only the requested bytes are written.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/fuzz/far.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { SHORT_BYTES = 40, LONG_BYTES = 20000, TURNS = 40, TAG = 5 };
+enum { SHORT_BYTES = 40, LONG_BYTES = 20000, EAGER_BYTES = 4096, TURNS = 40, TAG = 5 };
 
 /* Limits long messages so that examples can reach them. */
 static tutti_channels *set_up(far_scene *s, int me, const canned_pipe *pipe) {
-    setenv("TUTTI_EAGER_BYTES", "4096", 1);
+    char eager[16];
+    snprintf(eager, sizeof eager, "%d", EAGER_BYTES);
+    setenv("TUTTI_EAGER_BYTES", eager, 1);
     return far_set_up(s, me, pipe);
 }
 
@@ -41,11 +44,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
  * The other side's messages, which this code sends, too.
  */
 
-/* As if the other side had requested the announced messages: its send is number 1, its receives are 2 and 3. */
+/* As if the other side had requested the announced messages: its send is number 1, its receives are 2 and 3. The
+ * first announcement makes the connection; the next one carries bytes. */
 static void clear_announced(tutti_channels *channel) {
     tutti_request *request;
     for (uint64_t answer = 2; (request = TAILQ_FIRST(&channel->announced)) != NULL; answer++) {
         request->wanted = answer == 2 ? SHORT_BYTES : LONG_BYTES;
+        request->moved = answer == 2 ? 0 : EAGER_BYTES;
         request->answer = answer;
         tutti_request_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     }

@@ -206,6 +206,24 @@ Test(straight, a_waiting_receive_gets_its_message) {
     end();
 }
 
+/* Without a request, which would cost a twelfth of the time of 8 bytes. Another receive waits for the next message. */
+Test(straight, a_waiting_receive_gets_a_short_message) {
+    static const size_t sizes[] = {8, 8};
+    static uint8_t data[8], other[8];
+    say(sizes, 2);
+    hear(50);
+    tutti_received received = {.count = 0};
+    tutti_waiter waiter = waiter_for(data, sizeof data, TUTTI_ANY_TAG, &received);
+    waiter.port->waiter = &waiter;
+    while (to_come > 0) take_pieces(1);
+    far_go_on(4);
+    cr_assert(waiter.taken && received.source == 1 && received.tag == TAG && received.count == 8);
+    cr_assert_eq(right_bytes(data, 8, 0), 8, "the second message overwrote the first one");
+    waiter.port->waiter = NULL;
+    expect(post(other, sizeof other, TAG + 1), TUTTI_OK, other, 8, 1);
+    end();
+}
+
 /* The first one is in the ring, unread, when the header of the second one comes. */
 Test(straight, a_message_does_not_overtake_one_that_is_in_the_ring) {
     static const size_t sizes[] = {8, 1000};
