@@ -40,7 +40,7 @@ tutti_status tutti_remote_equip(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     if (channel->own != NULL) return TUTTI_OK;
     remote->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *remote->copy + TUTTI_CHANNEL_RING_BYTES);
-    remote->body = malloc(TUTTI_CHANNEL_RING_BYTES);
+    remote->body = malloc(TUTTI_REMOTE_STREAM_BYTES);
     remote->stream = malloc(TUTTI_REMOTE_STREAM_BYTES);
     tutti_channel_block *own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *own + TUTTI_CHANNEL_RING_BYTES);
     if (remote->copy == NULL || own == NULL || remote->body == NULL || remote->stream == NULL) {
@@ -284,8 +284,9 @@ static void send_stream(struct tutti_remote_channel *remote, const char *data) {
 void tutti_remote_stream(tutti_channels *channel, tutti_request *request) {
     struct tutti_remote_channel *remote = channel->remote;
     const char *data = request->buffer + request->moved;
-    tutti_remote_frame *frame =
-        start_frame(channel, tutti_min_size(TUTTI_REMOTE_STREAM_BYTES, request->wanted - request->moved));
+    /* Half of it where a part is copied first: the copy of the next one begins sooner. */
+    size_t most = remote->out->movable ? TUTTI_REMOTE_STREAM_BYTES : TUTTI_REMOTE_STREAM_BYTES / 2;
+    tutti_remote_frame *frame = start_frame(channel, tutti_min_size(most, request->wanted - request->moved));
     frame->transfer = request->answer;
     frame->offset = request->moved;
     remote->out_request = remote->out->movable ? request : NULL;

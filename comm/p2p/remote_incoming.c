@@ -4,9 +4,14 @@
  */
 #include <string.h>
 
+#include "bootstrap/base/deadline.h"
 #include "comm/p2p/remote_state.h"
 
 #define PARTS_AT_ONCE 16 /* incoming parts of frames: then other channels have a turn */
+/* Between distant cores, messages of 128 KiB to 4 MiB take 0.85 to 0.95 of the time that they take without this pause,
+ * between near ones the same; with 15 us, 64 KiB to 1 MiB between near ones are a tenth slower. */
+#define BETWEEN_POLLS_NS 4000
+#define MANY_BYTES       ((size_t)64 << 10)
 
 static _Atomic uint32_t *word_at(tutti_channel_block *block, uint64_t at) {
     return (_Atomic uint32_t *)(void *)(block->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
@@ -176,11 +181,23 @@ static bool take_part(tutti_channels *channel) {
     return stream;
 }
 
+/* Lets the connection receive; returns true if bytes came. While many bytes of a frame are missing, a socket is polled
+ * only now and then: each poll takes its lock and lines from the core that handles the packets. */
+static bool poll_in(struct tutti_remote_channel *remote) {
+    tutti_pipe *in = remote->in;
+    bool paced = remote->in_body && tutti_transport_can(in->transport, TUTTI_TRANSPORT_SOCKETS);
+    uint64_t now = paced ? tutti_ticks() : 0, before = in->bytes_in;
+    if (paced && tutti_ticks_to_ns(now - remote->polled_at) < BETWEEN_POLLS_NS) return false;
+    in->transport->progress(in);
+    remote->polled_at = paced && in->to_receive - in->received > MANY_BYTES ? now : 0;
+    return in->bytes_in != before;
+}
+
 static bool take_frames(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     bool moved = false, looks = true;
     for (int parts = 0; parts < PARTS_AT_ONCE && !channel->broken; parts++) {
-        if (looks && !tutti_pipe_has_received(remote->in)) remote->in->transport->progress(remote->in);
+        if (looks && !tutti_pipe_has_received(remote->in)) moved = poll_in(remote) || moved;
         if (!tutti_pipe_has_received(remote->in) || remote->in->status != TUTTI_OK) break;
         looks = take_part(channel);
         moved = true;

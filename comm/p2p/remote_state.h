@@ -47,6 +47,7 @@ struct tutti_remote_channel {
     tutti_request *out_request, *in_request;
     tutti_waiter *in_waiter;
     size_t in_bytes;                  /* of that receive's part of the frame */
+    uint64_t polled_at;               /* while a long body arrives: ticks at the last poll */
     unsigned looks;                   /* checks of an `out` that nothing is read from */
     uint64_t sent_tail, sent_matched; /* the tail and matched that the peer knows */
 };

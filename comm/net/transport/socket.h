@@ -14,9 +14,10 @@
  * connections whose program has nothing more to send are excluded from its estimate of the network (Cardwell and
  * others, BBR, ACM Queue 2016: application-limited samples). With calls of 96 KiB, exchanges between two hosts of
  * one machine took half the time of those with 256 KiB, whatever their size; with reno 15 % more. A message that goes
- * alone is faster in long calls, also with BBR: 256 KiB to 1 MiB in 0.8 of the time (bench/compare_hosts). */
-#define TUTTI_SOCKET_CALL_BYTES       ((size_t)256 << 10)
-#define TUTTI_SOCKET_PACED_CALL_BYTES ((size_t)96 << 10)
+ * alone is faster in calls of up to 512 KiB, with both: in 0.8 of the time (bench/compare_hosts). */
+#define TUTTI_SOCKET_CALL_BYTES         ((size_t)256 << 10)
+#define TUTTI_SOCKET_PACED_CALL_BYTES   ((size_t)96 << 10)
+#define TUTTI_SOCKET_MESSAGE_CALL_BYTES ((size_t)512 << 10)
 
 /* The unsent parts of a send: all[first] to all[count - 1]. */
 typedef struct tutti_socket_parts {

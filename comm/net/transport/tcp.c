@@ -68,7 +68,7 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
 
 /* Most bytes of a call, while `other` bytes are left in the other direction; see socket.h. */
 static size_t most_bytes(const tcp_pipe *tcp, size_t other) {
-    return tcp->pipe.messages && other <= tcp->call_bytes ? TUTTI_SOCKET_CALL_BYTES : tcp->call_bytes;
+    return tcp->pipe.messages && other <= tcp->call_bytes ? TUTTI_SOCKET_MESSAGE_CALL_BYTES : tcp->call_bytes;
 }
 
 /* The next parts, up to the bytes of one call. */
