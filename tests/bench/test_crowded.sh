@@ -32,7 +32,7 @@ END
 cat >"$work/part4/compare.csv" <<END
 $head
 1,256,tutti,barrier,out,0,2000,$rest,far,0,True
-1,256,ompi,barrier,out,0,9000,$rest,far,0,True
+1,256,ompi,barrier,out,0,9000,$rest,near,0,True
 END
 python3 "$crowded" --out "$work" --tables >/dev/null 2>"$work/err" || exit 1
 expect_line '| 8 | all_reduce | 8 B | 4.1 | 12.3(1) | 10.2(1) | 410(1) | 2.5 | 100 |'
