@@ -21,12 +21,12 @@
  * Small means up to TUTTI_EAGER_BYTES (half of it to another host by a transport whose receives cannot move to
  * another buffer; less where the receiver can copy from the sender's buffer), as long as the peer keeps no more
  * than a bounded backlog of unmatched bytes; messages beyond the bound are announced. To another host by sockets,
- * the announcement carries the message's first TUTTI_EAGER_BYTES, within the same bound: without them, 256 KiB took
- * 1.1 times as long. The path over the ring takes two copies, at once on two cores and past their caches, and is
- * faster than the single copy by the system; but a sender thread must be present for it. A send that finds no room
- * in the ring waits in line; fragments leave room for others. Answers wait only for room, and reading never waits,
- * so both directions at once cannot block. Ranks of one process use no ring: the receiver's side copies straight
- * from the sender's buffer.
+ * the announcement carries the message's first TUTTI_EAGER_BYTES, within the same bound, if the ring has room:
+ * without them, 256 KiB took 1.1 times as long. The path over the ring takes two copies, at once on two cores and
+ * past their caches, and is faster than the single copy by the system; but a sender thread must be present for it.
+ * A send that finds no room in the ring waits in line; fragments leave room for others. Answers wait only for room,
+ * and reading never waits, so both directions at once cannot block. Ranks of one process use no ring: the
+ * receiver's side copies straight from the sender's buffer.
  *
  * Invariant: one lock guards all of it. It is never held while a work ends, a communicator breaks or a thread
  * waits.

@@ -133,6 +133,8 @@ static bool put(tutti_channels *channel, tutti_request *request) {
                            .bytes = request->bytes,
                            .transfer = tutti_p2p.last_id + 1,
                            .address = (uint64_t)(uintptr_t)request->buffer};
+    if (first > 0 && !tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES))
+        first = record.payload_bytes = 0; /* the messages behind it must not wait for the bytes */
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     request->id = ++tutti_p2p.last_id;
     tutti_channel_write(channel, &record, request->buffer);

@@ -301,6 +301,24 @@ Test(announced, a_long_message_goes_with_its_announcement_as_long_as_there_is_cr
     for (int i = 0; i < 10; i++) tutti_work_free(works[i]);
 }
 
+/* Two first parts do not fit into the ring; the third message is short. */
+Test(announced, messages_do_not_wait_for_the_room_of_a_first_part) {
+    static uint8_t data[LARGEST + 1];
+    begin(500);
+    tutti_work_free(start(data, 8));
+    tutti_work *first = start(data, sizeof data);
+    cr_assert_eq(last_sent().payload_bytes, LARGEST);
+    tutti_work *second = start(data, sizeof data);
+    tutti_record record = last_sent();
+    cr_assert(record.kind == TUTTI_RECORD_ANNOUNCE && record.payload_bytes == 0, "%u bytes", record.payload_bytes);
+    tutti_work *brief = start(data, 8);
+    cr_assert(tutti_work_done(brief) && last_sent().kind == TUTTI_RECORD_EAGER);
+    far_take_down(&scene);
+    tutti_work_free(first);
+    tutti_work_free(second);
+    tutti_work_free(brief);
+}
+
 Test(announced, the_rest_follows_on_request) {
     static uint8_t data[3 * LARGEST];
     for (size_t i = 0; i < sizeof data; i++) data[i] = byte_at(i);
