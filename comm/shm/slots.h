@@ -8,9 +8,8 @@
  *           ones with a gap in between: TUTTI_GAP_BYTES) and puts piece k into slot (first + k) % depth; the next call
  *           continues behind it. So a slot rests as long as possible before it is written again: by then it has left
  *           the caches of its readers, from which each line would otherwise have to be fetched first (in a trial 128
- *           KiB took 2 ranks 7 us with a ring of 2 MiB, and 18 us always in the same place). Only where so many ranks
- *           share cores that their rings do not fit into the shared cache, short calls use the first part of it
- *           (combine.c)
+ *           KiB took 2 ranks 7 us with a ring of 2 MiB, and 18 us always in the same place). Only where many ranks
+ *           share cores, their calls begin in the first part of the ring
  * table     addresses and counts per rank, for the v-kinds; call k uses table[k % TUTTI_POSTS]
  *
  * Invariant: a slot is written only after all its readers have read the previous content.
@@ -44,7 +43,8 @@ typedef struct tutti_slots {
 /* A process that has leased this much reuses the leases of idle communicators for others, as long as there are some. */
 #define TUTTI_SLOTS_BUDGET_BYTES ((size_t)32 << 20)
 
-/* Largest piece that a rank of a communicator of this size stages at once: a quarter of its ring. */
+/* Largest piece that a rank of a communicator of this size stages at once: a quarter of its ring, or half of it if
+ * many ranks share cores. */
 size_t tutti_slots_chunk_bytes(int nranks);
 
 /* Makes sure that comm->slots exists and stays this communicator's until release. Its calls never overlap. */
@@ -52,8 +52,8 @@ tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op);
 void tutti_slots_release(tutti_comm *comm);
 
 /* Returns the index of this call's first slot, for slots of `stride` bytes: the next one, or the ring's first one if
- * the next one would end beyond `within` bytes. Waits for that slot's readers. */
-tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t within, uint32_t *first_out);
+ * the next one would end beyond the part of the ring in which calls begin. Waits for that slot's readers. */
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t *first_out);
 /* The call has used `count` slots from `first` on. */
 void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count);
 

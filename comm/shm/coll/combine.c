@@ -17,11 +17,6 @@
 
 /* Input bytes of all ranks in a piece; less is not worth claiming. */
 #define PIECE_BYTES ((size_t)128 << 10)
-/* The rings of 64 ranks would be 64 MiB together; with slots that all fit into the cache that the cores share, 8 KiB
- * take half of the time, 32 and 64 KiB two thirds. Two slots are enough: when a rank begins a call, others may still
- * read the result of the one before. */
-#define CACHED_BYTES ((size_t)8 << 20)
-#define LEAST_SLOTS  2
 
 typedef struct combination {
     tutti_comm *comm;
@@ -46,9 +41,7 @@ static tutti_status begin(combination *c) {
         tutti_post_publish(comm, c->op);
         return tutti_meet(comm, c->op);
     }
-    size_t stride = tutti_align_up(c->bytes, TUTTI_CACHE_LINE);
-    size_t within = tutti_max_size(CACHED_BYTES / (size_t)comm->nranks, LEAST_SLOTS * (stride + TUTTI_GAP_BYTES));
-    TUTTI_TRY(tutti_staging_begin_within(comm, c->op, stride, within, &c->staging));
+    TUTTI_TRY(tutti_staging_begin(comm, c->op, tutti_align_up(c->bytes, TUTTI_CACHE_LINE), &c->staging));
     uint32_t flags = tutti_shared_flags(comm, c->op);
     if ((flags & TUTTI_POST_SRC_DIRECT) == 0)
         tutti_slots_write(comm, tutti_staging_own(&c->staging, 0), c->op->src, c->bytes);

@@ -111,14 +111,9 @@ size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share) {
 #define LEAST_SLOTS_FOR_GAPS 16
 
 tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out) {
-    return tutti_staging_begin_within(comm, op, stride, comm->shm.slots->ring_bytes, staging_out);
-}
-
-tutti_status tutti_staging_begin_within(tutti_comm *comm, const tutti_op *op, size_t stride, size_t within,
-                                        tutti_staging *staging_out) {
     if (stride <= comm->shm.slots->ring_bytes / LEAST_SLOTS_FOR_GAPS) stride += TUTTI_GAP_BYTES;
     tutti_staging staging = {.comm = comm, .op = op, .stride = stride, .depth = comm->shm.slots->ring_bytes / stride};
-    TUTTI_TRY(tutti_slots_take(comm, op, stride, within, &staging.first));
+    TUTTI_TRY(tutti_slots_take(comm, op, stride, &staging.first));
     *staging_out = staging;
     return TUTTI_OK;
 }

@@ -62,9 +62,6 @@ typedef struct tutti_staging {
 size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share);
 /* The communicator's slots must have been acquired. After the call, own slot 0 may be written. */
 tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out);
-/* The same for calls of one round that use only the first `within` bytes of the ring, which hold a slot. */
-tutti_status tutti_staging_begin_within(tutti_comm *comm, const tutti_op *op, size_t stride, size_t within,
-                                        tutti_staging *staging_out);
 /* Waits until the own slot of `round` >= 1 may be written: all readers have passed `steps_a_round` * (round - depth
  * + 1) + 1 steps. */
 tutti_status tutti_staging_await(const tutti_staging *staging, uint64_t round, uint64_t steps_a_round);
