@@ -203,9 +203,10 @@ typedef struct tutti_wait_state {
     bool crowded; /* it shares its core with other ranks, more ranks than cores; flags.c */
 } tutti_wait_state;
 
-/* When to check the placement of ranks next; flags.c. */
+/* A rank that shares its core; flags.c. */
 typedef struct tutti_oversubscribed {
-    unsigned waits, pause; /* waits since the last check; waits between two checks */
+    unsigned waits, pause; /* waits since the last check of the ranks' placement; waits between two checks */
+    uint64_t waited;       /* ticks when the last wait ended */
 } tutti_oversubscribed;
 
 /* How staging memory is written; slots.c. */

@@ -205,10 +205,18 @@ static tutti_status sleep_until(tutti_comm *comm, tutti_page *page, _Atomic uint
  * a moment ago.)
  */
 
-#define LINGER_NS      INT64_C(50000) /* time between two calls of some ranks of a Python program */
-#define MOST_LINGERING 16     /* ranks: with more, reading all their pages takes longer than the switch that it saves */
-#define LEAST_WAITS    64u    /* waits between two checks of the placement: some milliseconds */
-#define MOST_WAITS     65536u /* if the system moves the ranks back */
+/* The other ranks need about as long between two waits as this one: each of the two that another core may still have to
+ * run. A program in Python takes tens of microseconds. Longer costs time if the ranks are in different sessions, as
+ * torchrun starts them, and Linux groups processes by session (kernel.sched_autogroup_enabled): it then prefers the
+ * groups that have run less, and lets the other groups of a core, which can only yield, run until they have caught up.
+ * With a constant 50 us, a barrier of 8 such ranks on 2 cores took 80 us instead of 10. */
+#define LINGERED_GAPS   2
+#define LEAST_LINGER_NS INT64_C(2000)
+#define MOST_LINGER_NS  INT64_C(50000)
+#define MOST_LINGERING  16 /* ranks: with more, reading all their pages takes longer than the switch that it saves */
+#define SPINS_PER_LOOK  16
+#define LEAST_WAITS     64u    /* waits between two checks of the placement: some milliseconds */
+#define MOST_WAITS      65536u /* if the system moves the ranks back */
 
 static int core_of(const tutti_comm *comm, int rank) {
     return rank == comm->rank ? sched_getcpu()
@@ -233,20 +241,22 @@ static bool needs_core(const tutti_comm *comm, const goal *all) {
     return false;
 }
 
-/* Waits some microseconds for *flag >= target, if all ranks of this core have already reached the goal: a switch to
+/* Waits a while for *flag >= target, if all ranks of this core have already reached the goal: a switch to
  * another of them would gain nothing. A rank of this core that has not reached it can run: what it waits for is there,
  * since this rank has passed the same calls. If the ranks of the other cores arrive meanwhile, this rank starts its
  * next call before it switches, with its caches still warm. True: the flag has reached target. */
 static bool linger(const tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, const goal *all) {
     if (comm->nranks > MOST_LINGERING || needs_core(comm, all)) return false;
     uint64_t start = tutti_ticks();
+    int64_t most_ns = LINGERED_GAPS * tutti_ticks_to_ns(start - comm->shm.oversubscribed.waited);
+    most_ns = tutti_min_i64(most_ns > LEAST_LINGER_NS ? most_ns : LEAST_LINGER_NS, MOST_LINGER_NS);
     do {
-        for (int i = 0; i < SPINS_PER_SERVICE; i++) {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
             if (tutti_flag_reached(flag, target)) return true;
             tutti_relax();
         }
         tutti_hooks.p2p_progress();
-    } while (tutti_ticks_to_ns(tutti_ticks() - start) < LINGER_NS);
+    } while (tutti_ticks_to_ns(tutti_ticks() - start) < most_ns);
     return false;
 }
 
@@ -286,19 +296,31 @@ static void spread(tutti_comm *comm) {
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
+static tutti_status yield_or_sleep(tutti_comm *comm, tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
+    bool there;
+    TUTTI_TRY(yield(comm, flag, target, &there));
+    return there ? TUTTI_OK : sleep_until(comm, page, flag, target);
+}
+
+/* The wait of a rank that shares its core. */
+static tutti_status wait_crowded(tutti_comm *comm, tutti_page *page, _Atomic uint64_t *flag, uint64_t target,
+                                 const goal *all) {
+    if (!linger(comm, flag, target, all)) {
+        spread(comm);
+        TUTTI_TRY(yield_or_sleep(comm, page, flag, target));
+    }
+    comm->shm.oversubscribed.waited = tutti_ticks();
+    return TUTTI_OK;
+}
+
 /* Waits until *flag, in that page, has reached target. */
 static tutti_status wait_for(tutti_comm *comm, tutti_page *page, _Atomic uint64_t *flag, uint64_t target,
                              const goal *all) {
     for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
+    if (comm->wait_state.crowded) return wait_crowded(comm, page, flag, target, all);
     if (!comm->wait_state.yields && spin(page, flag, target)) return TUTTI_OK;
-    if (comm->wait_state.crowded) {
-        if (linger(comm, flag, target, all)) return TUTTI_OK;
-        spread(comm);
-    }
-    bool there;
-    TUTTI_TRY(yield(comm, flag, target, &there));
-    return there ? TUTTI_OK : sleep_until(comm, page, flag, target);
+    return yield_or_sleep(comm, page, flag, target);
 }
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
