@@ -117,9 +117,11 @@ def stop(processes):
 
 
 def run_processes(commands, log, timeout):
-    """Runs (command, environment) pairs side by side; returns "" or the error. If one fails, the others are ended."""
+    """Runs (command, environment) pairs side by side; returns "" or the error. If one fails, the others are ended.
+    They have a process group each, for stop(), but no session: where Linux groups processes by session (kernel.
+    sched_autogroup_enabled), a rank that yields its core would not let ranks of other sessions run."""
     processes = [subprocess.Popen(command, env=dict(os.environ, **environment), stdin=subprocess.DEVNULL, stdout=log,
-                                  stderr=log, start_new_session=True) for command, environment in commands]
+                                  stderr=log, process_group=0) for command, environment in commands]
     end = time.monotonic() + timeout
     try:
         while True:

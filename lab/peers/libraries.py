@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 
+import shares
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COMPILE = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-Wall", "-Wextra", "-I" + HERE]
@@ -18,19 +20,22 @@ class Library:
     def __init__(self, name, note, start, memory="malloc", pin="pin"):
         self.name, self.note, self.start, self.memory, self.pin = name, note, start, memory, pin
 
-    def measures(self, collective, size):
+    def measures(self, world, collective, size):
+        """world: the number of ranks, or another argument of start()."""
         return True
 
 
 class Limit(Library):
-    """The limit that memory sets for the bytes that Tutti must move. Fewer bytes do not leave the caches."""
+    """The limit that memory sets for the bytes that Tutti must move. Fewer bytes do not leave the caches. With more ranks
+    than cores, the limit of these bytes and of a turn of each rank on its core, for any size."""
 
     checked = False
-    least_bytes = 16 << 20
     collectives = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
-    def measures(self, collective, size):
-        return collective in self.collectives and size >= self.least_bytes
+    def measures(self, world, collective, size):
+        if world > os.cpu_count():
+            return collective in self.collectives + ("barrier",)
+        return collective in self.collectives and size >= shares.LEAST_BYTES
 
 
 def output(command):
@@ -150,7 +155,7 @@ def find_ucc(options, drivers):
 class UCC(Library):
     """UCC has no messages, and on the host no scatter."""
 
-    def measures(self, collective, size):
+    def measures(self, world, collective, size):
         return collective not in ("ping_pong", "scatter")
 
 
@@ -219,7 +224,7 @@ def find_limits(libraries, drivers):
     def start(ranks, arguments):
         return [([program] + arguments, {"RANK": str(rank), "WORLD_SIZE": str(ranks)}) for rank in range(ranks)]
 
-    limits = {"tutti": Limit("limit", "limit of the memory on tutti's path (peers/limit.c)", start),
+    limits = {"tutti": Limit("limit", "limit of the memory on tutti's path, or of the turns of ranks that share cores (peers/limit.c)", start),
               "tutti-mem": Limit("limit-mem", "the same for tutti-mem", start, memory="shared")}
     return {library.name: limits[library.name] for library in libraries if library.name in limits}
 

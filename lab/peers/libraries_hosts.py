@@ -90,7 +90,7 @@ ROWS = {"direct_whole": "all_reduce", "direct": "all_reduce reduce_scatter all_g
 class Row(peers.Library):
     """Tutti with one row for all sizes."""
 
-    def measures(self, collective, size):
+    def measures(self, world, collective, size):
         return collective in ROWS[self.name].split()
 
 
@@ -112,7 +112,7 @@ class Sockets(peers.Library):
 
     checked = False
 
-    def measures(self, collective, size):
+    def measures(self, world, collective, size):
         return collective not in sweep.ON_DEMAND
 
 

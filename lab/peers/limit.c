@@ -27,8 +27,13 @@
  * There are four ways to do the same work: writes to the ring, and to dst, each through or past the caches. Warm-up
  * tries them; the way whose slowest rank is fastest counts. An operation ends on all ranks at once: a rank that
  * continued with its next input would take bandwidth, or the core, from ranks that are still at work.
+ *
+ * Below 16 MiB it is the limit for ranks that share cores: the same work, through the caches, in one turn of each rank.
+ * An operation ends when all ranks have counted up one number, and ranks that wait yield. A barrier is that alone. In a
+ * broadcast ranks wait for its root only, and the root changes with each operation.
  */
 #include <fcntl.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,12 +48,15 @@
 
 /* Some processors find a line by a hash of its address, and lines whose addresses differ only in high bits evict each
  * other (measured: a third more time). So no two areas and no two buffers are a round distance apart. */
-#define AREA_BYTES  (((size_t)32 << 30) + ((size_t)0x5a5 << 12)) /* sparse: untouched pages cost nothing */
-#define BUFFER_SKEW ((size_t)0x133 << 12)
-#define RING_OFFSET ((size_t)1 << 20) /* in rank 0's area, the page where the ranks meet is before it */
-#define HEAP_OFFSET ((size_t)4 << 20)
-#define SLOTS       4
-#define PATIENCE_MS 30000
+#define AREA_BYTES         (((size_t)32 << 30) + ((size_t)0x5a5 << 12)) /* sparse: untouched pages cost nothing */
+#define BUFFER_SKEW        ((size_t)0x133 << 12)
+#define RING_OFFSET        ((size_t)1 << 20) /* in rank 0's area, the page where the ranks meet is before it */
+#define TURNS_OFFSET       ((size_t)1 << 19)
+#define HEAP_OFFSET        ((size_t)4 << 20)
+#define SLOTS              4
+#define LOOKS_BEFORE_YIELD 24
+#define LONG_BYTES         ((size_t)16 << 20) /* do not stay in the caches */
+#define PATIENCE_MS        30000
 
 enum { WAYS = 4, TRIALS = 3 }; /* TRIALS: operations whose times the core does not count */
 enum { PAST_RING = 1, PAST_RESULT = 2 };
@@ -284,9 +292,45 @@ static int try_ways(trials *t, int collective, operation *o) {
     return status;
 }
 
+static size_t vector_bytes(int collective, size_t count) {
+    int sliced = collective == CORE_ALL_GATHER || collective == CORE_REDUCE_SCATTER || collective == CORE_ALL_TO_ALL;
+    return count * sizeof(float) * (size_t)(sliced ? size : 1);
+}
+
+/* Counts for ranks that share cores, in rank 0's area. */
+typedef struct turns {
+    _Alignas(64) uint64_t taken; /* turns of all ranks */
+    _Alignas(64) uint64_t begun; /* broadcasts */
+} turns;
+
+/* A rank that runs on another core answers sooner than a yield returns. */
+static void await(const uint64_t *counter, uint64_t value) {
+    for (int i = 1; __atomic_load_n(counter, __ATOMIC_ACQUIRE) < value; i++)
+        if (i % LOOKS_BEFORE_YIELD == 0) sched_yield();
+}
+
+/* Where ranks share cores: the bytes, and one turn of each rank. */
+static int run_turn(int collective, operation *o) {
+    static uint64_t own_turns, own_broadcasts;
+    turns *t = (turns *)(areas[0] + TURNS_OFFSET);
+    if (collective == CORE_BROADCAST) {
+        own_broadcasts++;
+        if (rank != o->root) await(&t->begun, own_broadcasts);
+        int status = run_way(collective, o, 0);
+        if (rank == o->root) __atomic_store_n(&t->begun, own_broadcasts, __ATOMIC_RELEASE);
+        return status;
+    }
+    int status = collective == CORE_BARRIER ? 0 : run_way(collective, o, 0);
+    own_turns++;
+    __atomic_fetch_add(&t->taken, 1, __ATOMIC_ACQ_REL);
+    await(&t->taken, own_turns * (uint64_t)size);
+    return status;
+}
+
 static int run(int collective, const float *src, float *dst, size_t count, int root) {
     static trials known;
     operation o = {.src = src, .dst = dst, .count = count, .root = root};
+    if (all.crowded && vector_bytes(collective, count) < LONG_BYTES) return run_turn(collective, &o);
     if (known.count != count || known.in_place != (src == dst))
         known = (trials){.count = count, .in_place = src == dst};
     int status = known.done < TRIALS ? try_ways(&known, collective, &o) : run_way(collective, &o, quickest(&known));

@@ -50,10 +50,23 @@ static inline void loop_fence(void) {
 #endif
 }
 
+/* memcpy() of some KiB uses the string instruction, which begins slowly. */
+#define LOOP_LONG ((size_t)64 << 10) /* floats */
+
+static inline void loop_copy_cached(float *dst, const float *src, size_t count) {
+    size_t i = 0;
+    for (; count < LOOP_LONG && i + LOOP_LINE <= count; i += LOOP_LINE)
+        for (size_t j = i; j < i + LOOP_LINE; j += LOOP_WIDTH) {
+            loop_vector value = loop_load(src + j);
+            memcpy(dst + j, &value, sizeof value);
+        }
+    memcpy(dst + i, src + i, (count - i) * sizeof *dst);
+}
+
 static inline void loop_copy(float *dst, const float *src, size_t count, int past) {
     if (dst == src) return;
     if (!past) {
-        memcpy(dst, src, count * sizeof *dst);
+        loop_copy_cached(dst, src, count);
         return;
     }
     size_t i = loop_head(dst, count);

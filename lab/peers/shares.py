@@ -1,6 +1,7 @@
 """How near Tutti comes to the limit of the memory: times of the limits (libraries.Limit) over its own, in per cent."""
 import statistics
 
+LEAST_BYTES = 16 << 20  # fewer bytes do not leave the caches
 LIMITS = {"tutti": "limit", "tutti-mem": "limit-mem"}
 GOAL = 80
 
@@ -34,11 +35,15 @@ def columns(table):
     return found
 
 
+def long_sizes(table):
+    return [size for size in table.sizes if size >= LEAST_BYTES]
+
+
 def table_line(table):
     """The least and the mean share of one table, for each of Tutti's kinds of memory."""
     line = [table.title()]
     for own in LIMITS:
-        found = [(share(table, size, own), size) for size in table.sizes if share(table, size, own) is not None]
+        found = [(share(table, size, own), size) for size in long_sizes(table) if share(table, size, own) is not None]
         if not found:
             line += ["-", "-"]
             continue
@@ -50,7 +55,7 @@ def table_line(table):
 
 def lines(tables):
     yield "share of the memory's bandwidth from 16 MiB on (< where the least is below %d%%)" % GOAL
-    measured = [table for table in tables if columns(table)]
+    measured = [table for table in tables if long_sizes(table) and columns(table)]
     if not measured:
         yield "  not measured: no such sizes"
         return

@@ -89,7 +89,7 @@ def measure_collective(libraries, number, world, collective, sizes, options, wor
     name = report.world_text(world)
     for library in libraries:
         place = (library.name, collective, name)
-        own_sizes = [size for size in sizes if library.measures(collective, size)]
+        own_sizes = [size for size in sizes if library.measures(world, collective, size)]
         if place in journal.failures or not own_sizes:
             continue
         arguments = arguments_of(library, collective, own_sizes, options)
