@@ -16,11 +16,13 @@
 static const char *const crowded[] = {"TUTTI_CPUS=2", NULL};
 static const char *const small_chunks[] = {"TUTTI_CPUS=2", "TUTTI_CHUNK_BYTES=8192", NULL};
 
-/* Around the limits: of a post (4160 bytes), a small chunk (8 KiB), a piece (128 KiB of all inputs), and the row. */
-static const size_t sizes[] = {0,    4,    36,    44,    1024,  4156,  4160,   4164,
-                               8192, 8196, 16384, 25600, 25664, 43692, 131072, 131076};
+/* Around the limits: of a post (4160 bytes), a small chunk (8 KiB), a piece (128 KiB of all inputs), slices that their
+ * ranks reduce (8 KiB, of 5 and 9 ranks), and the row. */
+static const size_t sizes[] = {0,     4,     36,    44,    1024,  4156,  4160,  4164,  8192,   8196,
+                               16384, 25600, 25664, 40940, 40960, 43692, 73692, 73728, 131072, 131076};
 
-enum { LONG_BYTES = 20000 }; /* from here on only the first two cases, since the reference is slow */
+enum { LONG_BYTES = 20000 };  /* from here on only the first two cases, since the reference is slow */
+enum { LONG_COUNT = 180000 }; /* more than a ring holds */
 
 typedef struct kind_case {
     call_kind kind;
@@ -44,6 +46,7 @@ static tutti_status run_between(ranks_context *context, int turn) {
               .count = (size_t)(turn * 37 % 3000),
               .root = root,
               .seed = (uint64_t)turn};
+    if (turn % 11 == 10) c.count = LONG_COUNT;
     TUTTI_TRY(call_run(&c, context->comm));
     return turn % 5 == 0 ? tutti_barrier(context->comm, NULL) : TUTTI_OK;
 }
@@ -64,7 +67,6 @@ static tutti_status compute(ranks_context *context) {
 }
 
 static void run(const char *const *environment, ranks_body body) {
-    /* 9 ranks and more do not use their whole rings */
     const char *failure = ranks_run_worlds((const int[]){5, 9, 0}, &(ranks_options){.environment = environment}, body);
     cr_assert(failure == NULL, "%s", failure);
 }
