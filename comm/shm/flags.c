@@ -205,17 +205,17 @@ static tutti_status sleep_until(tutti_comm *comm, tutti_page *page, _Atomic uint
  * a moment ago.)
  */
 
-/* The other ranks need about as long between two waits as this one: each of the two that another core may still have to
- * run. A program in Python takes tens of microseconds. Longer costs time if the ranks are in different sessions, as
- * torchrun starts them, and Linux groups processes by session (kernel.sched_autogroup_enabled): it then prefers the
- * groups that have run less, and lets the other groups of a core, which can only yield, run until they have caught up.
- * With a constant 50 us, a barrier of 8 such ranks on 2 cores took 80 us instead of 10. */
+/* A rank stays for twice the time since its last wait: another core may still have to run two ranks, which need about
+ * that time each. In Python that is tens of microseconds. Staying longer costs time where Linux groups processes by
+ * session (kernel.sched_autogroup_enabled) and each rank has a session, as torchrun starts them. The scheduler then
+ * makes the group of the rank that stayed wait until the other groups of its core have run as long, and their ranks can
+ * only yield meanwhile: with a constant 50 us, a barrier of 8 such ranks on 2 cores took 80 us instead of 10. */
 #define LINGERED_GAPS   2
 #define LEAST_LINGER_NS INT64_C(2000)
 #define MOST_LINGER_NS  INT64_C(50000)
-#define MOST_LINGERING  16 /* ranks: with more, reading all their pages takes longer than the switch that it saves */
-#define SPINS_PER_LOOK  16
-#define LEAST_WAITS     64u    /* waits between two checks of the placement: some milliseconds */
+#define MOST_LINGERING  16  /* ranks: with more, reading all their pages takes longer than the switch that it saves */
+#define SPINS_PER_LOOK  16  /* flag checks between two looks at the clock */
+#define LEAST_WAITS     64u /* waits between two checks of the placement: some milliseconds */
 #define MOST_WAITS      65536u /* if the system moves the ranks back */
 
 static int core_of(const tutti_comm *comm, int rank) {
@@ -241,8 +241,8 @@ static bool needs_core(const tutti_comm *comm, const goal *all) {
     return false;
 }
 
-/* Waits a while for *flag >= target, if all ranks of this core have already reached the goal: a switch to
- * another of them would gain nothing. A rank of this core that has not reached it can run: what it waits for is there,
+/* Waits a while for *flag >= target, if all ranks of this core have already reached the goal: a switch to another of
+ * them would gain nothing. A rank of this core that has not reached it can run: what it waits for is there,
  * since this rank has passed the same calls. If the ranks of the other cores arrive meanwhile, this rank starts its
  * next call before it switches, with its caches still warm. True: the flag has reached target. */
 static bool linger(const tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, const goal *all) {
