@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 # are always near.
 compare() {
     timeout 100 "$source/bench/compare_hosts" --quick --build "$build" --ranks 1+1,2+2 --libraries none --max-bytes 4K \
-        --collectives all_reduce,barrier,gather,scatter --samples 1 --sample-ms 1 --retries 0 --others 100 --near-ns 1e9 --out "$work" "$@" \
+        --collectives all_reduce,barrier,gather,scatter --samples 1 --sample-ms 1 --retries 0 --others 100 --patience 0 --near-ns 1e9 --out "$work" "$@" \
         >"$work/out" 2>"$work/err" && return
     echo "FAILED: exit code $?"
     cat "$work/out" "$work/err"
