@@ -214,6 +214,7 @@ typedef struct tutti_store_policy {
     float line_ns; /* recent cost of a line written through the caches; 0: unknown */
     bool streams;  /* writes bypass the caches */
     unsigned writes;
+    const char *warmed; /* a place that the last trial has brought into the caches; its next write is measured */
 } tutti_store_policy;
 
 /* Memory that peers may read until all ranks have left; segment.h. */
