@@ -5,8 +5,8 @@
  * read lends them; any other source stages its segments, one piece of each at a time:
  *
  *   1. copy piece 0 of each segment into the first slot; post, meet
- *   2. round k > 0: wait until the slot is free; copy piece k of each segment into it; publish "staged k"
- *   3. each round, for each staging source: wait for its "staged k", copy my piece out
+ *   2. round k: copy piece k + 1 of each segment into the next slot when that is free; publish that; copy my own part
+ *   3. each round, for each staging source: when it has staged piece k, copy mine out
  *   4. copy from the lending sources
  *
  *      slot of a common input:  | piece                            |
@@ -115,7 +115,7 @@ static tutti_span output_from(const move *m, int source) {
 static bool has_large_output(const move *m) {
     size_t bytes = 0;
     for (int source = 0; source < m->comm->nranks; source++) bytes += output_from(m, source).bytes;
-    return tutti_shared_streams(bytes);
+    return tutti_shared_streams(m->comm, bytes);
 }
 
 /* Reads only the posts of ranks that were met: the sources of this rank's outputs. */
@@ -153,25 +153,26 @@ static tutti_status pull_staged(const move *m, int source, uint64_t round) {
     return TUTTI_OK;
 }
 
-/* Copies my part of my own output, in the same rounds in which I stage it, so that it is read from memory once. */
+/* Copies my part of my own output, a piece whenever I stage one: then a common input is read from memory once, and the
+ * readers of a split one need not wait meanwhile. */
 static void copy_own(const move *m, uint64_t round) {
     tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
-    size_t piece = m->split || m->pieces == 0 ? own.bytes : m->piece_bytes, start = round * piece;
-    if (own.bytes > start && own.data != input.data)
-        tutti_shared_copy_out((char *)own.data + start, input.data + start, tutti_min_size(piece, own.bytes - start),
-                              m->streams);
+    size_t start = round * m->piece_bytes, end = round + 1 < m->pieces ? start + m->piece_bytes : own.bytes;
+    if (round > 0 && round >= m->pieces) return;
+    end = tutti_min_size(end, own.bytes);
+    if (end > start && own.data != input.data)
+        tutti_shared_copy_out((char *)own.data + start, input.data + start, end - start, m->streams);
 }
 
 static tutti_status run_round(const move *m, uint64_t round) {
     tutti_comm *comm = m->comm;
-    if (round > 0) {
-        if (round < m->pieces) {
-            TUTTI_TRY(tutti_staging_await(&m->staging, round, 1));
-            stage(m, round);
-        }
-        tutti_progress_publish(comm, m->op, round + 1);
-        copy_own(m, round);
+    uint64_t next = round + m->staging.ahead;
+    if (next > 0 && next < m->pieces) {
+        TUTTI_TRY(tutti_staging_await(&m->staging, next, 1));
+        stage(m, next);
     }
+    if (m->rounds > 1) tutti_progress_publish(comm, m->op, next + 1);
+    if (next > 0) copy_own(m, next);
     for (int i = 1; i < comm->nranks; i++) {
         int source = (comm->rank + i) % comm->nranks;
         if (output_from(m, source).bytes == 0) continue;

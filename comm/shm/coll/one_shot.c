@@ -8,6 +8,8 @@
  *   3. each chunk: when the others have published c + 1: my dst = x0 + x1 + ... in rank order, from their slots and
  *      my src
  *
+ * Step 2 of the next chunk may come before step 3 (shared.h says why).
+ *
  * A source that the other ranks can read is not copied, unless its owner overwrites it (in place) while they still read
  * it. If all ranks lend input and output, slices are faster (push.c). This is known only after the meeting, so a rank
  * that overwrites an input that it could lend stages nothing before the meeting.
@@ -22,7 +24,7 @@ typedef struct whole {
     const tutti_op *op;
     tutti_staging staging;
     size_t item_bytes, chunk_bytes, bytes;
-    uint64_t rounds;
+    uint64_t rounds, staged; /* staged: chunks in slots, so far */
     bool stages, lends;
     bool late;    /* stages, if at all, after the meeting */
     bool streams; /* my output is large */
@@ -51,9 +53,9 @@ static tutti_status begin(whole *w) {
     w->lends = read && src_lent && !overwrites;
     w->stages = read && !w->lends && w->bytes > 0;
     w->late = w->stages && src_lent;
-    w->streams = op->src != op->dst && tutti_shared_streams(w->bytes);
+    w->streams = op->src != op->dst && tutti_shared_streams(comm, w->bytes);
     TUTTI_TRY(tutti_staging_begin(comm, op, w->chunk_bytes, &w->staging));
-    if (w->stages && !w->late) stage(w, 0);
+    if (w->stages && !w->late) stage(w, w->staged++);
     tutti_staging_post(&w->staging, w->rounds, flags | (w->late ? 0 : TUTTI_POST_STAGED));
     return tutti_shared_meet(comm, op);
 }
@@ -77,6 +79,43 @@ static bool is_direct(const whole *w, int rank) {
            TUTTI_POST_SRC_DIRECT;
 }
 
+/* Step 2 of the chunks before `end`. */
+static tutti_status stage_until(whole *w, uint64_t end) {
+    while (w->staged < end && w->staged < w->rounds) {
+        if (w->staged > 0) TUTTI_TRY(tutti_staging_await(&w->staging, w->staged, 1));
+        stage(w, w->staged++);
+        tutti_progress_publish(w->comm, w->op, w->staged);
+    }
+    return TUTTI_OK;
+}
+
+static bool is_staged(const whole *w, int rank, uint64_t round) {
+    if (round == 0 && tutti_shared_posted(w->comm, w->op, rank, TUTTI_POST_STAGED)) return true;
+    return tutti_flag_reached(&w->comm->members[rank].page->step, tutti_progress_at(w->op->sequence, round + 1));
+}
+
+/* True if this rank stages the next chunk before it reduces this one. The inputs of this one have left the core's own
+ * cache then. That does not matter if they come from the last-level cache or the ranks' cores are distant, nor if this
+ * rank would wait. (32 MiB in place between 2 near ranks, otherwise, take 1.1 times as long.) */
+static bool goes_ahead(const whole *w, uint64_t round) {
+    if (!tutti_op_has_output(w->op, w->comm->rank)) return false;
+    if (!tutti_shared_streams(w->comm, w->bytes) || w->comm->shm.store_policy.streams) return true;
+    for (int rank = 0; rank < w->comm->nranks; rank++)
+        if (rank != w->comm->rank && !is_direct(w, rank) && !is_staged(w, rank, round)) return true;
+    return false;
+}
+
+static tutti_status stage_round(whole *w, uint64_t round) {
+    uint64_t ahead = w->staging.ahead;
+    if (w->stages) {
+        TUTTI_TRY(stage_until(w, round + 1));
+        if (round + 1 < w->rounds && goes_ahead(w, round)) TUTTI_TRY(stage_until(w, round + 1 + ahead));
+    } else if (w->rounds > 1) {
+        tutti_progress_publish(w->comm, w->op, round + 1 + ahead);
+    }
+    return TUTTI_OK;
+}
+
 /* Step 3. */
 static tutti_status reduce_chunk(const whole *w, uint64_t round) {
     tutti_comm *comm = w->comm;
@@ -88,8 +127,7 @@ static tutti_status reduce_chunk(const whole *w, uint64_t round) {
             uint64_t address = tutti_post_of(comm, w->op, rank)->src + start;
             TUTTI_TRY(tutti_shared_at(comm, rank, address, bytes, &comm->shm.views[rank]));
         } else {
-            if (round > 0 || !tutti_shared_posted(comm, w->op, rank, TUTTI_POST_STAGED))
-                TUTTI_TRY(tutti_step_wait(comm, w->op, rank, round + 1));
+            if (!is_staged(w, rank, round)) TUTTI_TRY(tutti_step_wait(comm, w->op, rank, round + 1));
             comm->shm.views[rank] = tutti_staging_of(&w->staging, rank, round);
         }
     }
@@ -104,12 +142,7 @@ static tutti_status run(whole *w) {
     TUTTI_TRY(begin(w));
     if (is_for_slices(w)) return tutti_shared_reduce_push(comm, w->op);
     for (uint64_t round = 0; round < w->rounds; round++) {
-        bool staged = round == 0 && !w->late;
-        if (!staged && w->stages) {
-            if (round > 0) TUTTI_TRY(tutti_staging_await(&w->staging, round, 1));
-            stage(w, round);
-        }
-        if (!staged) tutti_progress_publish(comm, w->op, round + 1);
+        TUTTI_TRY(stage_round(w, round));
         if (tutti_op_has_output(w->op, comm->rank)) TUTTI_TRY(reduce_chunk(w, round));
     }
     if (w->stages) tutti_staging_end(&w->staging, w->rounds);

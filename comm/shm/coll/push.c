@@ -87,7 +87,7 @@ tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op) {
     tutti_slice own = tutti_slice_of(op->count, item_bytes, comm->nranks, comm->rank);
     TUTTI_TRY(find_buffers(comm, op, own.start * item_bytes, own.count * item_bytes));
     if (is_in_place(comm)) push_in_place(comm, op, own.count * item_bytes);
-    else if (tutti_shared_streams(op->count * item_bytes))
+    else if (tutti_shared_streams(comm, op->count * item_bytes))
         tutti_shared_stream_views(comm, op, (void *const *)comm->shm.buffers, comm->nranks, own.count);
     else push_apart(comm, op, own.count * item_bytes);
     return tutti_shared_finish(comm, op, /* lends */ true);

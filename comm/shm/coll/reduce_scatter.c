@@ -47,8 +47,9 @@ static tutti_status begin(scatter *x) {
     x->rounds = (largest + x->piece_bytes - 1) / x->piece_bytes;
     x->lends = tutti_shared_lends_segments(comm, x->op);
     tutti_span output = tutti_op_output(comm, x->op, comm->rank);
-    /* Each rank reads n times its output, so the shared cache is full sooner than the output alone would fill it. */
-    x->streams = output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(n * output.bytes);
+    /* Each rank reads n times its output, so the shared cache is full sooner than the outputs alone would fill it. */
+    x->streams =
+        output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(comm, 2 * output.bytes);
     TUTTI_TRY(tutti_staging_begin(comm, x->op, n * x->piece_bytes, &x->staging));
     if (!x->lends) stage(x, 0);
     tutti_staging_post(&x->staging, x->rounds, x->lends ? TUTTI_POST_SRC_DIRECT : 0);
@@ -89,11 +90,12 @@ static tutti_status reduce_piece(const scatter *x, uint64_t round) {
 static tutti_status run(scatter *x) {
     TUTTI_TRY(begin(x));
     for (uint64_t round = 0; round < x->rounds; round++) {
-        if (round > 0 && !x->lends) {
-            TUTTI_TRY(tutti_staging_await(&x->staging, round, 1));
-            stage(x, round);
+        uint64_t next = round + x->staging.ahead;
+        if (next > 0 && next < x->rounds && !x->lends) {
+            TUTTI_TRY(tutti_staging_await(&x->staging, next, 1));
+            stage(x, next);
         }
-        if (round > 0) tutti_progress_publish(x->comm, x->op, round + 1);
+        if (x->rounds > 1) tutti_progress_publish(x->comm, x->op, next + 1);
         TUTTI_TRY(reduce_piece(x, round));
     }
     if (!x->lends) tutti_staging_end(&x->staging, x->rounds);

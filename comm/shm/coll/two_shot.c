@@ -11,9 +11,10 @@
  *      own from my buffer), into my dst and my slot; publish 2c+2
  *   3. for each other rank q, when it has published 2c+2: copy S(q) of the result from its slot to my dst
  *
- * Step 1, and the copy into the slot in step 2, are skipped for buffers that the other ranks can read in place; if all
- * buffers are such, push.c does the rest. reduce: only the root does step 3. The slot is reused for chunk c + depth,
- * after all ranks have published 2(c+1)+1 and hence have read it.
+ * Step 1 of the next chunk comes before step 3 (shared.h says why). Step 1, and the copy into the slot in step 2, are
+ * skipped for buffers that the other ranks can read in place; if all buffers are such, push.c does the rest. reduce:
+ * only the root does step 3. The slot is reused for chunk c + depth after all ranks have published 2(c+2)+1 (2(c+1)+1
+ * if step 1 does not come earlier), and hence have read it.
  */
 #include "comm/base/slice.h"
 #include "comm/shm/coll/shared.h"
@@ -26,6 +27,7 @@ typedef struct reduction {
     const tutti_op *op;
     tutti_staging staging;
     size_t item_bytes;
+    size_t most;             /* elements of a chunk */
     bool src_lent, dst_lent; /* my buffers are lent */
     bool streams;            /* my output is large */
 } reduction;
@@ -50,20 +52,30 @@ static void stage(const reduction *x, const chunk *c) {
         tutti_slots_write(x->comm, slot + after, src + after, c->count * x->item_bytes - after);
 }
 
-static chunk chunk_at(const reduction *x, uint64_t index, size_t most) {
-    size_t start = (size_t)index * most;
-    return (chunk){.index = index, .start = start, .count = tutti_min_size(most, x->op->count - start)};
+static chunk chunk_at(const reduction *x, uint64_t index) {
+    size_t start = (size_t)index * x->most;
+    return (chunk){.index = index, .start = start, .count = tutti_min_size(x->most, x->op->count - start)};
 }
 
-static tutti_status begin(reduction *x, size_t staged_count) {
+/* Step 1 of chunk `index` >= 1, if there is one. */
+static tutti_status prepare(const reduction *x, uint64_t index) {
+    if ((size_t)index * x->most >= x->op->count) return TUTTI_OK;
+    chunk c = chunk_at(x, index);
+    TUTTI_TRY(tutti_staging_await(&x->staging, index, 2));
+    if (!x->src_lent) stage(x, &c);
+    tutti_progress_publish(x->comm, x->op, 2 * index + 1);
+    return TUTTI_OK;
+}
+
+static tutti_status begin(reduction *x) {
     tutti_comm *comm = x->comm;
     const tutti_op *op = x->op;
     uint32_t flags = tutti_shared_flags(comm, op);
     x->src_lent = (flags & TUTTI_POST_SRC_DIRECT) != 0;
     x->dst_lent = (flags & TUTTI_POST_DST_DIRECT) != 0;
-    TUTTI_TRY(tutti_staging_begin(comm, op, staged_count * x->item_bytes, &x->staging));
+    TUTTI_TRY(tutti_staging_begin(comm, op, x->most * x->item_bytes, &x->staging));
     if (!x->src_lent && op->count > 0) {
-        chunk first = chunk_at(x, 0, staged_count);
+        chunk first = chunk_at(x, 0);
         stage(x, &first);
     }
     tutti_staging_post(&x->staging, /* rounds */ 0, flags);
@@ -126,24 +138,24 @@ static tutti_status pull_slice(const reduction *x, const chunk *c, int rank) {
 
 static tutti_status reduce_chunk(const reduction *x, const chunk *c) {
     tutti_comm *comm = x->comm;
+    bool ahead = x->staging.ahead > 0;
     if (c->index > 0) {
-        TUTTI_TRY(tutti_staging_await(&x->staging, c->index, 2));
-        if (!x->src_lent) stage(x, c);
-        tutti_progress_publish(comm, x->op, 2 * c->index + 1);
+        if (!ahead) TUTTI_TRY(prepare(x, c->index));
         TUTTI_TRY(tutti_progress_wait_all(comm, x->op, 2 * c->index + 1));
     }
     TUTTI_TRY(reduce_slice(x, c));
     tutti_progress_publish(comm, x->op, 2 * c->index + 2);
+    if (ahead) TUTTI_TRY(prepare(x, c->index + 1));
     for (int i = 1; i < comm->nranks && tutti_op_has_output(x->op, comm->rank); i++)
         TUTTI_TRY(pull_slice(x, c, (comm->rank + i) % comm->nranks));
     return TUTTI_OK;
 }
 
-static tutti_status reduce_chunks(reduction *x, size_t most) {
+static tutti_status reduce_chunks(reduction *x) {
     uint64_t index = 0;
-    x->streams = x->op->src != x->op->dst && tutti_shared_streams(x->op->count * x->item_bytes);
-    for (; (size_t)index * most < x->op->count; index++) {
-        chunk c = chunk_at(x, index, most);
+    x->streams = x->op->src != x->op->dst && tutti_shared_streams(x->comm, x->op->count * x->item_bytes);
+    for (; (size_t)index * x->most < x->op->count; index++) {
+        chunk c = chunk_at(x, index);
         TUTTI_TRY(reduce_chunk(x, &c));
     }
     tutti_staging_end(&x->staging, index);
@@ -151,10 +163,10 @@ static tutti_status reduce_chunks(reduction *x, size_t most) {
 }
 
 static tutti_status run(reduction *x) {
-    size_t staged = tutti_staging_piece(x->comm, x->op->count * x->item_bytes, 1) / x->item_bytes;
-    TUTTI_TRY(begin(x, staged));
+    x->most = tutti_staging_piece(x->comm, x->op->count * x->item_bytes, 1) / x->item_bytes;
+    TUTTI_TRY(begin(x));
     bool pushes = x->op->kind == TUTTI_KIND_ALL_REDUCE && tutti_shared_all_lend(x->comm, x->op);
-    return pushes ? tutti_shared_reduce_push(x->comm, x->op) : reduce_chunks(x, staged);
+    return pushes ? tutti_shared_reduce_push(x->comm, x->op) : reduce_chunks(x);
 }
 
 tutti_status tutti_shared_two_shot(tutti_comm *comm, const tutti_op *op) {
