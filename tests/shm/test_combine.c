@@ -46,7 +46,7 @@ static tutti_status run_between(ranks_context *context, int turn) {
               .count = (size_t)(turn * 37 % 3000),
               .root = root,
               .seed = (uint64_t)turn};
-    if (turn % 11 == 10) c.count = LONG_COUNT;
+    if (turn % 37 == 36) c.count = LONG_COUNT;
     TUTTI_TRY(call_run(&c, context->comm));
     return turn % 5 == 0 ? tutti_barrier(context->comm, NULL) : TUTTI_OK;
 }
