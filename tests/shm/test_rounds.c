@@ -4,7 +4,6 @@
  */
 #include <criterion/criterion.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/time.h>
 #include <time.h>
 
@@ -16,10 +15,10 @@ enum { CHUNK = 2048, BATCH = 8 };
 static const char *const four_slots[] = {"TUTTI_CHUNK_BYTES=2048", NULL};
 static const char *const crowded[] = {"TUTTI_CHUNK_BYTES=2048", "TUTTI_CPUS=2", NULL};
 
-static const call_kind kinds[] = {CALL_ALL_REDUCE, CALL_REDUCE,          CALL_BROADCAST, CALL_ALL_GATHER,
-                                  CALL_ALL_TO_ALL, CALL_ALL_TO_ALL_V,    CALL_GATHER,    CALL_SCATTER,
-                                  CALL_SCATTER_V,  CALL_ALL_GATHER_V,    CALL_GATHER_V,  CALL_REDUCE_SCATTER,
-                                  CALL_ALL_REDUCE, CALL_REDUCE_SCATTER_V};
+static const call_kind kinds[] = {CALL_ALL_REDUCE,     CALL_REDUCE,           CALL_BROADCAST,    CALL_ALL_GATHER,
+                                  CALL_REDUCE_SCATTER, CALL_ALL_TO_ALL,       CALL_GATHER,       CALL_SCATTER,
+                                  CALL_ALL_GATHER_V,   CALL_REDUCE_SCATTER_V, CALL_ALL_TO_ALL_V, CALL_GATHER_V,
+                                  CALL_SCATTER_V};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* ------------------------------------------------------------------------------------------------ pauses */
@@ -29,7 +28,8 @@ static void pause_a_moment(int signal) {
     nanosleep(&(struct timespec){.tv_nsec = 150000}, NULL);
 }
 
-/* Each rank has its own period, so that sometimes one is late and sometimes another. */
+/* Each process has its own period, so that sometimes one is late and sometimes another. Threads share a timer; its
+ * signal stops any one of them. */
 static void begin_pauses(int rank) {
     struct sigaction action = {.sa_handler = pause_a_moment, .sa_flags = SA_RESTART};
     struct itimerval every = {.it_interval.tv_usec = 400 + 130 * rank, .it_value.tv_usec = 300};

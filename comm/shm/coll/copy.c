@@ -5,7 +5,8 @@
  * read lends them; any other source stages its segments, one piece of each at a time:
  *
  *   1. copy piece 0 of each segment into the first slot; post, meet
- *   2. round k: copy piece k + 1 of each segment into the next slot when that is free; publish that; copy my own part
+ *   2. round k: copy piece k + 1 (k, if the ring has only two slots) of each segment into its slot when that is free;
+ *      publish that; copy as much of my own part
  *   3. each round, for each staging source: when it has staged piece k, copy mine out
  *   4. copy from the lending sources
  *

@@ -47,7 +47,7 @@ static tutti_status begin(scatter *x) {
     x->rounds = (largest + x->piece_bytes - 1) / x->piece_bytes;
     x->lends = tutti_shared_lends_segments(comm, x->op);
     tutti_span output = tutti_op_output(comm, x->op, comm->rank);
-    /* Each rank reads n times its output, so the shared cache is full sooner than the outputs alone would fill it. */
+    /* Each rank reads n times its output, so the shared cache is full sooner: at half of the outputs (from trials). */
     x->streams =
         output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(comm, 2 * output.bytes);
     TUTTI_TRY(tutti_staging_begin(comm, x->op, n * x->piece_bytes, &x->staging));

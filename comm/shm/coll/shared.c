@@ -109,7 +109,7 @@ size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share) {
     return tutti_align_up(tutti_max_size(tutti_min_size(bytes, most), 1), TUTTI_CACHE_LINE);
 }
 
-/* Slots with a gap after each must be that many: between fewer and longer slots a gap gains nothing. */
+/* Slots have a gap after each if the ring then holds that many; where they are fewer, gaps would cost some of them. */
 #define LEAST_SLOTS_FOR_GAPS 15
 #define LEAST_SLOTS_AHEAD    3
 

@@ -52,7 +52,7 @@ tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lend
 /* A call's pieces in the ring. `stride` is the same on all ranks.
  *
  * A rank may stage the next round's piece before it reads this round's pieces of its peers. So a rank that is a little
- * later than others does not stop them: with 2 ranks on 2 cores, 1 to 4 MiB take 0.87 to 0.95 of the time. That needs
+ * later than others does not stop them: with 2 ranks on 2 cores, 1 to 4 MiB take 0.87 to 1 of the time. That needs
  * three slots, since peers may still read the piece of the round before.
  *
  * A rank that has staged the piece of round k publishes at least k + 1 (for round 0, the post says that). Before it
