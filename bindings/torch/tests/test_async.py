@@ -39,6 +39,25 @@ def async_operations(context):
     return True
 
 
+def waited_for(context):
+    """Calls that wait return no work where PyTorch accepts that, except to the profiler. Results are the same."""
+    group, options = dist.group.WORLD, dist.AllreduceOptions()
+    works = not hasattr(options, "asyncOp") or not ranks.IS_TUTTI
+    options.asyncOp = False
+    parts = torch.ones(8, 2).t()[0]  # not contiguous: its sum is copied back
+    one = group.allreduce([parts], options)
+    assert (one is not None) == works and parts.eq(context.size).all()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        two = group.allreduce([parts], options)
+    assert two is not None and two.wait() and two.is_success() and parts.eq(context.size**2).all()
+    options = dist.AllreduceCoalescedOptions()
+    options.asyncOp = False
+    several = [torch.ones(3), torch.ones(5)]
+    three = group.allreduce_coalesced(several, options)
+    assert (three is not None) == works and all(tensor.eq(context.size).all() for tensor in several)
+    return True
+
+
 def polled(context):
     tensor = torch.ones(1 << 16)
     work = dist.all_reduce(tensor, async_op=True)
@@ -239,6 +258,10 @@ class Async(unittest.TestCase):
     def test_all_operations_in_flight_at_once(self):
         ranks.run(2, async_operations)
         ranks.run(4, async_operations)
+
+    @unittest.skipUnless(ranks.IS_TUTTI or os.environ.get("TUTTI_AS_GLOO") == "1", "gloo's works end later")
+    def test_calls_that_wait(self):
+        self.assertEqual(ranks.run(2, waited_for), [True, True])
 
     def test_a_work_can_be_polled(self):
         ranks.run(2, polled)

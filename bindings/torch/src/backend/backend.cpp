@@ -210,15 +210,21 @@ void Backend::addEphemeralTimeout(const std::chrono::milliseconds &timeout) {
     extensions_->add(timeout);
 }
 
-/* The options that the engine gets for an operation on host memory or in a stream. */
-tutti_options Backend::begin_work(const Call &call, Work &work) {
-    auto timeout = timeout_of(call.timeout);
-    work.set_timeout(timeout);
-    work.set_timed(timed_.load(std::memory_order_relaxed));
+/* The options that the engine gets for an operation. */
+tutti_options Backend::options_of(const Call &call, tutti_memory memory) const {
     tutti_options options = {};
     options.struct_bytes = sizeof options;
-    options.timeout_ms = timeout.count();
+    options.memory = memory;
+    options.timeout_ms = timeout_of(call.timeout).count();
     options.factor = call.factor;
+    return options;
+}
+
+/* The same for an operation that has a work. */
+tutti_options Backend::begin_work(const Call &call, tutti_memory memory, Work &work) const {
+    tutti_options options = options_of(call, memory);
+    work.set_timeout(std::chrono::milliseconds(options.timeout_ms));
+    work.set_timed(timed_.load(std::memory_order_relaxed));
     return options;
 }
 
@@ -230,17 +236,29 @@ const char *Backend::titled(const char *title) const {
     return titles->insert(options_->backend + std::strchr(title, ':')).first->c_str();
 }
 
+/* The caller waits for the operation, and neither hooks nor the profiler observe it. Then PyTorch needs no work, as
+ * with ProcessGroupNCCL. To create one, to wait for it in Python and to release it would take 0.5 us. */
+Backend::WorkPtr Backend::run_here(const Call &call, Operands operands, const Issue &issue) {
+    next_sequence();
+    tutti_options options = options_of(call, TUTTI_MEMORY_HOST);
+    Extended extended(extensions_);
+    check_issued(issue(comm(), &options));
+    operands.copy_back();
+    return nullptr;
+}
+
 Backend::WorkPtr Backend::start_now(const Call &given, Operands operands, const Issue &issue) {
     Call call = given;
     call.title = titled(given.title);
     if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);
     bool watched = is_watched();
+    if (waiters_need_no_work && !call.async && !gives_all_works_ && !watched && !at::hasCallbacks())
+        return run_here(call, std::move(operands), issue);
     auto started = watched ? HookClock::now() : HookClock::time_point();
     if (C10_UNLIKELY(watched)) look_at_watched();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
     if (C10_UNLIKELY(flight_ != nullptr)) record(call, work->operands(), work->getCompletionKey());
-    tutti_options options = begin_work(call, *work);
-    options.memory = TUTTI_MEMORY_HOST;
+    tutti_options options = begin_work(call, TUTTI_MEMORY_HOST, *work);
     if (call.async) options.work = work->handle();
     Extended extended(extensions_);
     check_issued(issue(comm(), &options));
@@ -274,8 +292,7 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
     auto work = c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands),
                                                 std::move(place), lanes_.sends());
     if (C10_UNLIKELY(flight_ != nullptr)) record(call, work->operands(), work->getCompletionKey());
-    tutti_options options = begin_work(call, *work);
-    options.memory = TUTTI_MEMORY_CUDA;
+    tutti_options options = begin_work(call, TUTTI_MEMORY_CUDA, *work);
     options.stream = native_handle(stream);
     if (options_->blocking_wait) work->block_host();
     Extended extended(extensions_);

@@ -243,7 +243,7 @@ public:
 
     /* Used by the other source files of the backend. */
     /* Issues the operation, or adds it to the open batch of this thread. The function object is moved to the heap
-     * only for a batch. */
+     * only for a batch. Returns null after an operation that the caller waited for, if nothing needs its work. */
     template <typename Function> WorkPtr start(const Call &call, Operands operands, Function issue) {
         if (in_batch()) return add_to_batch(call, std::move(operands), Issue(std::move(issue)));
         return start_now(call, std::move(operands), Issue(std::ref(issue)));
@@ -285,10 +285,15 @@ protected:
     const std::shared_ptr<Flight> &flight() const {
         return flight_;
     }
+    /* Operations that the caller waits for return works as well, as Gloo's do. */
+    void give_all_works() {
+        gives_all_works_ = true;
+    }
 
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
     void begin();
+    WorkPtr run_here(const Call &call, Operands operands, const Issue &issue);
     WorkPtr start_in_stream(const Call &call, Operands operands, const Issue &issue);
     tutti_status issue_in_stream(const Issue &issue, tutti_options options, tutti_work **handle);
     std::function<void()> hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
@@ -301,7 +306,8 @@ private:
     void look_at_watched();
     void tell_of_part(const Work::End &end, uint64_t key);
     void check_issued(tutti_status status);
-    tutti_options begin_work(const Call &call, Work &work);
+    tutti_options options_of(const Call &call, tutti_memory memory) const;
+    tutti_options begin_work(const Call &call, tutti_memory memory, Work &work) const;
 
     c10::intrusive_ptr<c10d::Store> store_;
     c10::intrusive_ptr<Options> options_;
@@ -316,6 +322,7 @@ private:
     std::atomic<bool> timed_{false}; /* works report durations */
     std::atomic<bool> rdma_{false};  /* init_rdma has succeeded */
     std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder uses hooks, or there is no recorder */
+    bool gives_all_works_ = false;
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* calls on this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */

@@ -51,6 +51,7 @@ Backend::WorkPtr Batch::run(const Call &call) {
         return tutti_group_end(comm, options);
     };
     auto whole = backend_->start(call, std::move(operands_), std::move(issue));
+    if (whole == nullptr) return whole;
     for (uint64_t key : keys_) backend_->watch_part(static_cast<Work &>(*whole), key);
     return whole;
 }

@@ -77,6 +77,9 @@ template <typename Opts> bool is_async(const Opts &opts) {
     else return true;
 }
 
+/* From 2.8 on, a caller that waits for a collective (asyncOp false) accepts that the backend returns no work. */
+constexpr bool waiters_need_no_work = HasAsyncOp<c10d::AllreduceOptions>::value;
+
 /* Options of groups identify the group from 2.9 on; before, the options of this backend have fields of their own
  * for that. */
 struct NoPlaceForGroup {};

@@ -38,16 +38,17 @@ void set_real_gloo(const RealGloo *real) {
 
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
     : Backend(store, rank, size, std::move(options)), real_store_(std::move(store)) {
-    begin_recording();
+    begin();
 }
 
 GlooBackend::GlooBackend(GlooBackend &parent, const std::vector<int> &ranks, int rank,
                          c10::intrusive_ptr<Options> options)
     : Backend(parent, ranks, rank, std::move(options)), real_store_(parent.real_store_) {
-    begin_recording();
+    begin();
 }
 
-void GlooBackend::begin_recording() {
+void GlooBackend::begin() {
+    give_all_works();
     if (auto flight = Flight::of_gloo()) record_in(std::move(flight));
 }
 
