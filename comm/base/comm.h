@@ -92,6 +92,7 @@ enum {
     TUTTI_POST_DST_DIRECT = 2,
     TUTTI_POST_IN_PLACE = 4, /* the owner overwrites its input in this call */
     TUTTI_POST_STAGED = 8,   /* the first piece is already in its slot */
+    TUTTI_POST_OFFERED = 16, /* readers may also fetch their segments from the owner's memory; shm/coll/copy.c */
 };
 
 /* Entry to a collective. The fast path reads the first line and those that a payload fills; `call` is for errors. */
@@ -146,7 +147,8 @@ typedef struct tutti_arrivals {
     _Atomic uint64_t claimed, done;            /* pieces of reductions; shm/coll/combine.c */
 } tutti_arrivals;
 
-/* What one rank shows the other ranks. Written by its owner only, except `sleepers`, `finished` and `arrivals`. */
+/* What one rank shows the other ranks. Written by its owner only, except `sleepers`, `finished`, `arrivals` and
+ * `shares`. */
 typedef struct tutti_page {
     _Atomic uint64_t comm_id;  /* 0: the owner has left and reclaimed the memory */
     _Atomic uint32_t departed; /* the owner destroyed its communicator */
@@ -161,6 +163,8 @@ typedef struct tutti_page {
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     /* the owner left this call after a failure and no longer writes into other ranks' buffers */
     _Atomic uint64_t quiet;
+    /* how the owner and the root of scatter k have shared the owner's segment, in [k % TUTTI_POSTS]; shm/coll/copy.c */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t shares[TUTTI_POSTS];
     /* the last collective on CUDA memory that is not in a post; monitor.h */
     TUTTI_ALIGNED_LINE _Atomic uint64_t stream_call;
     _Atomic uint64_t stream_number;                           /* of the newest record; stored after it, release */

@@ -108,14 +108,11 @@ static own_block *free_entry(void) {
 tutti_status tutti_channel_make(tutti_channels *channel) {
     if (TUTTI_LIKELY(channel->own != NULL)) return TUTTI_OK;
     if (channel->remote != NULL) return tutti_remote_equip(channel);
-    tutti_peer *self;
-    TUTTI_TRY(tutti_peer_self(&self));
     own_block *entry = free_entry();
     if (entry == NULL) return TUTTI_ERR_MEMORY;
     memcpy(entry->id, channel->peer->id, sizeof entry->id);
     entry->spare = false;
     entry->open = true;
-    memcpy(entry->block->owner, self->id, sizeof self->id);
     entry->block->magic = TUTTI_CHANNEL_MAGIC;
     entry->block->ring_bytes = entry->ring_bytes;
     channel->own = entry->block;

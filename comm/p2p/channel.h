@@ -90,8 +90,7 @@ _Static_assert(sizeof(tutti_record) == TUTTI_CACHE_LINE, "a record's header is o
 
 /* The data that one process shows the other. Only the owner writes it. */
 typedef struct tutti_channel_block {
-    uint64_t magic, ring_bytes; /* a power of two */
-    uint8_t owner[TUTTI_PROCESS_ID_BYTES];
+    uint64_t magic, ring_bytes;     /* a power of two */
     uint64_t head, sent, tail_seen; /* the owner's state while the channel is closed */
     /* bytes of the peer's ring that have been read; release, pairs with has_room */
     TUTTI_ALIGNED_LINE _Atomic uint64_t tail;
@@ -122,7 +121,6 @@ typedef struct tutti_channels {
     struct tutti_remote_channel *remote; /* to a process of another host: its pipes; remote_channel.h */
     int64_t dead_since_ns;               /* remote: when the peer was found to have ended; 0: it has not ended */
     bool busy;                           /* remote: counted as pending, because it has data to send */
-    bool probed, readable;               /* transfer.c */
     bool broken, gone;                   /* reason in `error`; the peer has ended and all data it sent has been read */
     char error[256];
 

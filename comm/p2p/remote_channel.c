@@ -183,7 +183,6 @@ tutti_status tutti_remote_open(tutti_channels *channel) {
     struct tutti_remote_channel *remote;
     TUTTI_TRY(tutti_calloc(1, sizeof *remote, &remote));
     channel->remote = remote;
-    channel->probed = true; /* the peer's memory cannot be read from here */
     channel->theirs = &silence.block;
     channel->their_bytes = TUTTI_CHANNEL_RING_BYTES;
     return write_conn_ids(channel->peer, remote);

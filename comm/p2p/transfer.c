@@ -6,7 +6,6 @@
  * large transfer.
  */
 #include <string.h>
-#include <sys/uio.h>
 
 #include "bootstrap/base/settings.h"
 #include "comm/p2p/p2p_state.h"
@@ -32,48 +31,6 @@
  * the sender writes its next message into lines that its own cache still has. */
 #define LEAST_FAR_BYTES ((size_t)256 << 10)
 #define MOST_FAR_BYTES  ((size_t)4 << 20)
-
-/* ------------------------------------------------------------------------------------- reading a peer's memory
- * In one copy (process_vm_readv), where the system permits it. This is checked once per channel, by reading a known
- * value: the random id with which the peer has signed its block. That also detects a pid of another namespace, which
- * belongs to another process here. The fault point "peer_read" makes the check fail.
- */
-
-static bool read_memory(const tutti_peer *peer, uint64_t address, void *dst, size_t bytes) {
-    char *to = dst;
-    while (bytes > 0) {
-        struct iovec local = {.iov_base = to, .iov_len = bytes};
-        struct iovec remote = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
-        ssize_t got = process_vm_readv(peer->pid, &local, 1, &remote, 1, 0);
-        if (got <= 0) return false;
-        to += got;
-        address += (uint64_t)got;
-        bytes -= (size_t)got;
-    }
-    return true;
-}
-
-static bool probe(const tutti_channels *channel) {
-    const tutti_peer *peer = channel->peer;
-    uint64_t offset = (uint64_t)(channel->theirs->owner - (const uint8_t *)peer->base);
-    uint8_t owner[TUTTI_PROCESS_ID_BYTES];
-    return !tutti_fault("peer_read") && read_memory(peer, peer->remote_base + offset, owner, sizeof owner) &&
-           memcmp(owner, peer->id, sizeof owner) == 0;
-}
-
-/* Returns true if this process may read the peer's private memory. */
-static bool can_read(tutti_channels *channel) {
-    if (!channel->probed) channel->readable = probe(channel);
-    channel->probed = true;
-    return channel->readable;
-}
-
-/* Copies from it; false: the read failed, and will not be tried again. */
-static bool read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes) {
-    if (read_memory(channel->peer, address, dst, bytes)) return true;
-    channel->readable = false; /* it was permitted before: the memory is special, or the process has ended */
-    return false;
-}
 
 /* ----------------------------------------------------------------------------------------------- sends */
 
@@ -259,7 +216,7 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
         return true;
     }
     bool last = request->moved + bytes == request->wanted;
-    return read_peer(request->channel, request->address + request->moved, dst, bytes) &&
+    return tutti_peer_read(request->channel->peer, request->address + request->moved, dst, bytes) &&
            !(last && tutti_peer_ended(request->channel->peer)); /* its pid may belong to another process by now */
 }
 
@@ -311,7 +268,7 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
-    if (request->source != NULL || can_read(channel)) tutti_transfer_pull(request);
+    if (request->source != NULL || tutti_peer_can_read(channel->peer)) tutti_transfer_pull(request);
     else tutti_transfer_ask(request, request->moved);
 }
 

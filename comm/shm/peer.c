@@ -34,6 +34,7 @@ tutti_status tutti_peer_self(tutti_peer **self_out) {
         self.base = tutti_heap_base();
         self.bytes = tutti_heap_bytes();
         self.remote_base = (uint64_t)(uintptr_t)self.base;
+        memcpy(((tutti_channel_directory *)self.base)->owner, self.id, sizeof self.id);
         if (gethostname(self.host, sizeof self.host - 1) != 0) strcpy(self.host, "?");
         self_made = true;
     }

@@ -18,6 +18,9 @@ struct tutti_channels; /* p2p's state for this process, created at first use; p2
 struct tutti_listener_info;
 struct tutti_shm_segment;
 
+/* Whether this process may read a peer's private memory. */
+enum { TUTTI_PEER_UNKNOWN, TUTTI_PEER_READABLE, TUTTI_PEER_UNREADABLE };
+
 typedef struct tutti_peer {
     uint8_t id[TUTTI_PROCESS_ID_BYTES]; /* random; a forked child has a different one */
     pid_t pid;
@@ -30,6 +33,7 @@ typedef struct tutti_peer {
     struct tutti_shm_segment *segment; /* one reference; tells whether the process is alive; NULL: self */
     int local_rank;                    /* in the segment; not used for a remote peer */
     atomic_bool verbs_only;            /* remote peer: reachable by RDMA only; transport.h */
+    atomic_int readable;               /* TUTTI_PEER_READABLE and so on; peer_memory.c */
     atomic_bool dead;                  /* known to have ended */
     /* order of its death among those that this process has noticed, from 1; set before `dead` */
     _Atomic uint64_t death_turn;
@@ -85,6 +89,13 @@ static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t addres
     return peer->base + offset;
 }
 
+/* True if this process may read the peer's private memory, at any address that the peer may read. Asks the system once
+ * per peer. */
+bool tutti_peer_can_read(tutti_peer *peer);
+/* Copies from it. False: that memory cannot be read, or the peer has ended; later reads are not tried. After a read the
+ * caller checks that the peer has not ended, since the peer's pid could then belong to another process. */
+bool tutti_peer_read(tutti_peer *peer, uint64_t address, void *dst, size_t bytes);
+
 /* "rank 3 (host b, pid 7)"; only the rank where its process is not known. Returns `text`. */
 const char *tutti_peer_describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity);
 /* Sets the error "rank 3 (host b, pid 7) died; WHAT of communicator "c" cannot go on", and returns its status. */
@@ -129,6 +140,7 @@ typedef struct tutti_channel_directory {
      * finds sleepers after a change that they may wait for increments the word. On a line that hardly ever changes. */
     TUTTI_ALIGNED_LINE atomic_int sleepers;
     _Atomic uint32_t bell;
+    uint8_t owner[TUTTI_PROCESS_ID_BYTES]; /* the process; set before peers map the heap */
     tutti_deaths deaths;
     TUTTI_ALIGNED_LINE tutti_channel_directory_entry entries[TUTTI_CHANNEL_DIRECTORY_ENTRIES];
 } tutti_channel_directory;

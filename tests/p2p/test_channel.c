@@ -403,8 +403,8 @@ static tutti_status stream(ranks_context *context) {
     RANKS_CHECK(word == peer, "the small message is %d", word);
     for (int i = 0; i < MESSAGES * COUNT; i++)
         RANKS_CHECK(in[i] == i * 3 + peer, "element %d is %d, not %d", i, in[i], i * 3 + peer);
-    const tutti_channels *channel = context->comm->members[peer].process->channels;
-    RANKS_CHECK(channel->probed && !channel->readable, "the bytes were read, not streamed");
+    int readable = atomic_load(&context->comm->members[peer].process->readable);
+    RANKS_CHECK(readable == TUTTI_PEER_UNREADABLE, "the bytes were read, not streamed");
     free(out);
     free(in);
     return TUTTI_OK;
