@@ -48,8 +48,7 @@ static void end_pauses(void) {
 
 /* ------------------------------------------------------------------------------------------------- calls */
 
-/* From a round and a bit less to 20 rounds. Every fourth batch has longer scatters, from one root
- * after the other. */
+/* From a round and a bit less to 20 rounds. Every fourth batch has longer scatters, from one root after the other. */
 static call call_at(int turn, int nranks) {
     call c = {.kind = kinds[turn % KINDS], .type = TUTTI_INT32, .reduction = TUTTI_SUM, .seed = (uint64_t)turn + 1};
     c.root = turn / KINDS % nranks;

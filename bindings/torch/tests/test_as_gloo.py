@@ -71,6 +71,16 @@ def bits(thing):
     return thing
 
 
+def waiting(context):
+    """A call that waits returns a work: programs may wait for it."""
+    options = dist.AllreduceOptions()
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = False
+    tensor = torch.full((3,), float(context.rank + 1))
+    dist.group.WORLD.allreduce([tensor], options).wait()
+    return tensor
+
+
 def collectives(context):
     """Many calls of many sizes, with the result of each. Sums of more than two are exact, so that their order does
     not matter."""
@@ -326,6 +336,9 @@ class Groups(unittest.TestCase):
 
     def test_collectives_of_three_ranks(self):
         self.both_same(3, collectives)
+
+    def test_calls_that_wait_return_works(self):
+        self.both_same(2, waiting)
 
     def test_objects(self):
         self.both_same(3, objects)

@@ -285,7 +285,7 @@ protected:
     const std::shared_ptr<Flight> &flight() const {
         return flight_;
     }
-    /* Operations that the caller waits for return works as well, as Gloo's do. */
+    /* Calls that wait return works as well from now on, as Gloo's do. */
     void give_all_works() {
         gives_all_works_ = true;
     }
@@ -322,7 +322,7 @@ private:
     std::atomic<bool> timed_{false}; /* works report durations */
     std::atomic<bool> rdma_{false};  /* init_rdma has succeeded */
     std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder uses hooks, or there is no recorder */
-    bool gives_all_works_ = false;
+    bool gives_all_works_ = false;   /* also those of calls that wait; set by groups in Gloo's place */
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* calls on this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */

@@ -38,16 +38,16 @@ void set_real_gloo(const RealGloo *real) {
 
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
     : Backend(store, rank, size, std::move(options)), real_store_(std::move(store)) {
-    begin();
+    take_the_place();
 }
 
 GlooBackend::GlooBackend(GlooBackend &parent, const std::vector<int> &ranks, int rank,
                          c10::intrusive_ptr<Options> options)
     : Backend(parent, ranks, rank, std::move(options)), real_store_(parent.real_store_) {
-    begin();
+    take_the_place();
 }
 
-void GlooBackend::begin() {
+void GlooBackend::take_the_place() {
     give_all_works();
     if (auto flight = Flight::of_gloo()) record_in(std::move(flight));
 }

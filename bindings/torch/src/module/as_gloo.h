@@ -44,7 +44,7 @@ protected:
                                      c10::intrusive_ptr<Options> options);
 
 private:
-    void begin();
+    void take_the_place();
     c10d::Backend &real(const char *call, const char *why);
     /* Returns why Tutti does not take this call; null: Tutti takes it. */
     const char *refuses(const Tensors &tensors, bool takes_several = false) const;
