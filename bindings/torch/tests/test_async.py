@@ -39,11 +39,14 @@ def async_operations(context):
     return True
 
 
-def waited_for(context):
-    """Calls that wait return no work where PyTorch accepts that, except to the profiler. Results are the same."""
+def waited_for(context, recorder):
+    """Calls that wait return no work where PyTorch accepts that, except to the profiler and to the flight recorder, which
+    PyTorch attaches to each group from 2.15 on. Results are the same."""
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "2000" if recorder else "0"
+    context.init()
     group, options = dist.group.WORLD, dist.AllreduceOptions()
     accepts = hasattr(options, "asyncOp")
-    works = not accepts or not ranks.IS_TUTTI
+    works = not accepts or not ranks.IS_TUTTI or recorder and ranks.HAVE_RECORDER
     if accepts:
         options.asyncOp = False
     parts = torch.ones(8, 2).t()[0]  # not contiguous: its sum is copied back
@@ -264,7 +267,9 @@ class Async(unittest.TestCase):
 
     @unittest.skipUnless(ranks.IS_TUTTI or os.environ.get("TUTTI_AS_GLOO") == "1", "gloo's works end later")
     def test_calls_that_wait(self):
-        self.assertEqual(ranks.run(2, waited_for), [True, True])
+        for recorder in (False, True):
+            with self.subTest(recorder=recorder):
+                self.assertEqual(ranks.run(2, waited_for, recorder, init=False), [True, True])
 
     def test_a_work_can_be_polled(self):
         ranks.run(2, polled)

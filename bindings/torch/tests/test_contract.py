@@ -82,7 +82,9 @@ def left_running(context):
     return [(name, state) for name, state, _ in seen]
 
 
-def of_a_death(context, asynchronous):
+def of_a_death(context, asynchronous, recorder):
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "2000" if recorder else "0"
+    context.init()
     heard = []
     dist.group.WORLD.register_abort_hook(7, lambda: heard.append("7"))
     dist.group.WORLD.register_abort_hook(8, lambda: heard.append("8"))
@@ -307,8 +309,9 @@ class Contract(unittest.TestCase):
         self.assertEqual(seen[1], ("tutti:recv 1<-0", "scheduled"))
 
     def test_abort_hooks_are_called_for_a_death(self):
-        for asynchronous in (False, True):
-            self.assertEqual(ranks.run(2, of_a_death, asynchronous, victims=(1,))[0], ["7"])
+        for asynchronous, recorder in ((False, False), (False, True), (True, True)):
+            with self.subTest(asynchronous=asynchronous, recorder=recorder):
+                self.assertEqual(ranks.run(2, of_a_death, asynchronous, recorder, init=False, victims=(1,))[0], ["7"])
 
     def test_abort_hooks_are_called_for_a_timeout_but_not_for_the_users_errors(self):
         heard, quiet = ranks.run(2, of_a_limit)[0]

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from support import ranks
 
 c10d = torch._C._distributed_c10d
-HAVE_RECORDER = hasattr(c10d.Backend, "supports_completion_hooks")
 BOTH = ("tutti", "gloo")  # under its own name, and in Gloo's place
 
 
@@ -165,7 +164,7 @@ def off(context):
     return entries("gloo")
 
 
-@unittest.skipUnless(ranks.IS_TUTTI and HAVE_RECORDER, "this PyTorch has no flight recorder for other backends, or it is gloo that is tested")
+@unittest.skipUnless(ranks.IS_TUTTI and ranks.HAVE_RECORDER, "this PyTorch has no flight recorder for other backends, or it is gloo that is tested")
 class FlightRecorder(unittest.TestCase):
     def test_operations_of_a_sound_job_match_on_all_ranks(self):
         for backend in BOTH:

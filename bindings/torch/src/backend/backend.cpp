@@ -236,8 +236,8 @@ const char *Backend::titled(const char *title) const {
     return titles->insert(options_->backend + std::strchr(title, ':')).first->c_str();
 }
 
-/* The caller waits for the operation, and neither hooks nor the profiler observe it. Then PyTorch needs no work, as
- * with ProcessGroupNCCL. To create one, to wait for it in Python and to release it would take 0.5 us. */
+/* The caller waits for the operation, and neither completion hooks nor the profiler observe it. Then PyTorch needs no
+ * work, as with ProcessGroupNCCL. To create one, to wait for it in Python and to release it would take 0.5 us. */
 Backend::WorkPtr Backend::run_here(const Call &call, Operands operands, const Issue &issue) {
     next_sequence();
     tutti_options options = options_of(call, TUTTI_MEMORY_HOST);
@@ -252,10 +252,10 @@ Backend::WorkPtr Backend::start_now(const Call &given, Operands operands, const 
     call.title = titled(given.title);
     if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);
     bool watched = is_watched();
-    if (waiters_need_no_work && !call.async && !gives_all_works_ && !watched && !at::hasCallbacks())
+    if (watched) look_at_watched();
+    if (waiters_need_no_work && !call.async && !gives_all_works_ && !observes_ends() && !at::hasCallbacks())
         return run_here(call, std::move(operands), issue);
     auto started = watched ? HookClock::now() : HookClock::time_point();
-    if (C10_UNLIKELY(watched)) look_at_watched();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
     if (C10_UNLIKELY(flight_ != nullptr)) record(call, work->operands(), work->getCompletionKey());
     tutti_options options = begin_work(call, TUTTI_MEMORY_HOST, *work);

@@ -301,6 +301,10 @@ private:
     bool is_watched() const {
         return onCompletionHook_ != nullptr || hooks_->any();
     }
+    /* Not only hooks that are called when the group breaks. */
+    bool observes_ends() const {
+        return onCompletionHook_ != nullptr || hooks_->any_for_completion();
+    }
     void watch(const Call &call, Work &work, HookClock::time_point started);
     void remember(const c10::intrusive_ptr<Work> &work);
     void look_at_watched();

@@ -20,6 +20,7 @@ template <typename Hook> void Hooks::put(Table<Hook> &table, int64_t id, std::sh
     std::lock_guard<std::mutex> lock(mutex_);
     std::swap(table[id], hook);
     if (!table[id]) table.erase(id);
+    for_completion_.store(completion_.size(), std::memory_order_relaxed);
     registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
 }
 

@@ -35,6 +35,11 @@ public:
     bool any() const {
         return registered_.load(std::memory_order_relaxed) > 0;
     }
+    /* True when there are completion hooks: each operation needs a work then, which they identify by its key. From
+     * 2.15 on, each group has an abort hook (PyTorch's health check), which needs no works. */
+    bool any_for_completion() const {
+        return for_completion_.load(std::memory_order_relaxed) > 0;
+    }
     /* The operation has ended without an error; ms: its duration, if known. Exceptions of hooks propagate. */
     void completed(uint64_t key, std::optional<float> ms);
     /* The group breaks. Exceptions of hooks become warnings. Only the first call has an effect. */
@@ -56,7 +61,7 @@ private:
     std::mutex mutex_;
     Table<AbortHook> abort_;
     Table<CompletionHook> completion_;
-    std::atomic<size_t> registered_{0};
+    std::atomic<size_t> registered_{0}, for_completion_{0};
     std::atomic<bool> told_{false};
 };
 

@@ -30,6 +30,7 @@ IS_TUTTI = BACKEND != "gloo"
 if IS_TUTTI:
     import torch_tutti
 OLD = not hasattr(torch, "_import_device_backends")  # PyTorch 2.4
+HAVE_RECORDER = hasattr(torch._C._distributed_c10d.Backend, "supports_completion_hooks")  # its flight recorder is for all backends
 # First line of programs that tests start: in old versions "tutti" is known only after this import.
 IMPORT = "import torch_tutti\n" if IS_TUTTI and OLD else ""
 
