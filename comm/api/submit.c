@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "comm/api/api.h"
+#include "comm/base/backoff.h"
+#include "comm/base/spread.h"
 #include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"
@@ -19,6 +21,13 @@
 static void tell_received(const tutti_message *message, const tutti_work *work) {
     if (message->received == NULL) return;
     *message->received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
+}
+
+/* For a message that does not end at once. A thread that waits for it must not look at the pages of the ranks, since
+ * the communicator may be destroyed meanwhile, so the call does. */
+static void leave_shared_core(tutti_comm *comm, int peer) {
+    if (comm->net.hosts != NULL || tutti_backoff_yields || peer < 0 || peer == comm->rank) return;
+    if (tutti_core_of(comm, peer) == sched_getcpu()) tutti_spread(comm);
 }
 
 /* ------------------------------------------------------------------------------------------------- groups */
@@ -103,7 +112,11 @@ static tutti_status start_messages(group *g, tutti_work *whole, bool queued, boo
         if (cuda)
             TUTTI_TRY(tutti_stream_submit_message(g->comm, message, queued ? whole : NULL,
                                                   queued ? &g->message_works[i] : NULL));
-        else TUTTI_TRY(tutti_p2p_start(g->comm, message, whole, &g->message_works[i]));
+        else {
+            tutti_core_publish(g->comm);
+            leave_shared_core(g->comm, message->peer);
+            TUTTI_TRY(tutti_p2p_start(g->comm, message, whole, &g->message_works[i]));
+        }
     }
     return TUTTI_OK;
 }
@@ -275,8 +288,10 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
     }
     if (TUTTI_UNLIKELY(message->gpu != TUTTI_PLACE_HOST))
         return tutti_stream_submit_message(comm, message, NULL, queued ? options->work : NULL);
+    tutti_core_publish(comm);
+    if (!queued && message_now(comm, message)) return TUTTI_OK;
+    leave_shared_core(comm, message->peer);
     if (!queued) {
-        if (message_now(comm, message)) return TUTTI_OK;
         tutti_channel_attend(1); /* before the announcement: a peer that reads it checks whether we wait */
         tutti_status status = message_finish(comm, message);
         tutti_channel_attend(-1);

@@ -207,11 +207,11 @@ typedef struct tutti_wait_state {
     bool crowded; /* it shares its core with other ranks, more ranks than cores; flags.c */
 } tutti_wait_state;
 
-/* A rank that shares its core; flags.c. */
-typedef struct tutti_oversubscribed {
-    unsigned waits, pause; /* waits since the last check of the ranks' placement; waits between two checks */
-    uint64_t waited;       /* ticks when the last wait ended */
-} tutti_oversubscribed;
+/* The checks of the ranks' placement; spread.c. */
+typedef struct tutti_spread_state {
+    _Atomic int64_t due_ns; /* no check before; by tutti_ticks */
+    _Atomic int64_t pause_ns;
+} tutti_spread_state;
 
 /* How staging memory is written; slots.c. */
 typedef struct tutti_store_policy {
@@ -252,20 +252,21 @@ struct tutti_comm {
     uint64_t splits;        /* communicators split from this one; equal on all ranks */
     bool reports_early;     /* in the barrier that ends its creation: report a stall soon; used by its runner only */
     tutti_wait_state wait_state;    /* of the running collective; used by its runner only */
+    tutti_spread_state spread;      /* spread.h */
     struct tutti_work_queue *queue; /* queue.h */
     struct {                        /* comm/shm */
         /* one reference; set if the communicator was created through a store or split from such a one, else NULL */
         struct tutti_shm_segment *segment;
         tutti_store_policy store_policy;
-        tutti_oversubscribed oversubscribed; /* used by its runner only */
-        struct tutti_slots *slots;           /* lease; NULL: none; slots.h */
-        atomic_int slots_busy;               /* 1 while a call uses the lease, so that no other communicator takes it */
-        const void **views;                  /* scratch of nranks pointers, for algorithms */
-        double *factors;                     /* scratch of nranks factors */
-        char **buffers;                      /* scratch of nranks pointers */
-        tutti_kept kept[3];                  /* released with the page */
-        uint64_t signatures[TUTTI_POSTS];    /* sum of the own calls', as in tutti_arrivals */
-        uint64_t pieces[TUTTI_POSTS];        /* sum of the calls' pieces, as in tutti_arrivals */
+        uint64_t waited;                  /* ticks when the last wait on a shared core ended; used by its runner only */
+        struct tutti_slots *slots;        /* lease; NULL: none; slots.h */
+        atomic_int slots_busy;            /* 1 while a call uses the lease, so that no other communicator takes it */
+        const void **views;               /* scratch of nranks pointers, for algorithms */
+        double *factors;                  /* scratch of nranks factors */
+        char **buffers;                   /* scratch of nranks pointers */
+        tutti_kept kept[3];               /* released with the page */
+        uint64_t signatures[TUTTI_POSTS]; /* sum of the own calls', as in tutti_arrivals */
+        uint64_t pieces[TUTTI_POSTS];     /* sum of the calls' pieces, as in tutti_arrivals */
         /* last call in which peers may write into this rank's buffers; quiesce.h */
         uint64_t exposed;
     } shm;

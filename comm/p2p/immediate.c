@@ -14,6 +14,7 @@
 #include "bootstrap/base/lock.h"
 #include "comm/base/backoff.h"
 #include "comm/base/cacheline.h"
+#include "comm/base/spread.h"
 #include "comm/p2p/p2p.h"
 #include "comm/p2p/p2p_state.h"
 #include "comm/p2p/remote_channel.h"
@@ -82,7 +83,7 @@ static bool spin(const _Atomic uint32_t *next, int looks) {
 
 /* Returns true if the rank was last seen on another core. */
 static bool is_elsewhere(const tutti_comm *comm, int rank) {
-    return atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed) != sched_getcpu();
+    return tutti_core_of(comm, rank) != sched_getcpu();
 }
 
 static void pause_polls(const tutti_waiter *r) {
@@ -107,6 +108,7 @@ static bool look(const tutti_comm *comm, const tutti_waiter *r, const _Atomic ui
             sched_yield();
         }
         if (spin(next, looks)) return true;
+        if (comm->spins && !remote && !is_elsewhere(comm, peer)) return false; /* it needs this core */
         if (comm->spins && r->polls_sockets) pause_polls(r);
         if (comm->spins || service % YIELDS_PER_SERVICE == 0) tutti_p2p_progress();
     }

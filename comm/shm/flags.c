@@ -18,6 +18,7 @@
 #include "comm/base/cacheline.h"
 #include "comm/base/hooks.h"
 #include "comm/base/page.h"
+#include "comm/base/spread.h"
 
 /* about the time that a line is on its way; without pauses, since one pause takes as long */
 #define FIRST_LOOKS       24
@@ -73,10 +74,7 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
     publish(comm->page, &post->sequence, op->sequence);
-    /* Only a hint about this rank: need not be visible earlier. */
-    int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
-    if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
-        atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
+    tutti_core_publish(comm);
     if (comm->counts) arrive(comm, op);
 }
 
@@ -201,8 +199,7 @@ static tutti_status sleep_until(tutti_comm *comm, tutti_page *page, _Atomic uint
 /* ---------------------------------------------------------------------------------------- shared cores
  * When a host has more ranks than cores, two things take most of the time of a short call, above all in Python
  * programs, whose code fills the caches: switches between ranks of one core, and ranks that the system has placed on
- * one core while another core has fewer. (The system balances cores within tens of milliseconds, unless the ranks ran
- * a moment ago.)
+ * one core while another core has fewer (spread.h).
  */
 
 /* A rank stays for twice the time since its last wait: another core may still have to run two ranks, which need about
@@ -213,15 +210,8 @@ static tutti_status sleep_until(tutti_comm *comm, tutti_page *page, _Atomic uint
 #define LINGERED_GAPS   2
 #define LEAST_LINGER_NS INT64_C(2000)
 #define MOST_LINGER_NS  INT64_C(50000)
-#define MOST_LINGERING  16  /* ranks: with more, reading all their pages takes longer than the switch that it saves */
-#define SPINS_PER_LOOK  16  /* flag checks between two looks at the clock */
-#define LEAST_WAITS     64u /* waits between two checks of the placement: some milliseconds */
-#define MOST_WAITS      65536u /* if the system moves the ranks back */
-
-static int core_of(const tutti_comm *comm, int rank) {
-    return rank == comm->rank ? sched_getcpu()
-                              : atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed);
-}
+#define MOST_LINGERING  16 /* ranks: with more, reading all their pages takes longer than the switch that it saves */
+#define SPINS_PER_LOOK  16 /* flag checks between two looks at the clock */
 
 /* What a waiting rank expects of the ranks of its own core: that value in the flag at this offset of their pages. */
 typedef struct goal {
@@ -234,7 +224,7 @@ static bool needs_core(const tutti_comm *comm, const goal *all) {
     int core = sched_getcpu();
     for (int i = 0; i < comm->nranks; i++) {
         char *other = (char *)comm->members[i].page;
-        if (i != comm->rank && core_of(comm, i) == core &&
+        if (i != comm->rank && tutti_core_of(comm, i) == core &&
             !tutti_flag_reached((_Atomic uint64_t *)(other + all->offset), all->target))
             return true;
     }
@@ -248,7 +238,7 @@ static bool needs_core(const tutti_comm *comm, const goal *all) {
 static bool linger(const tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, const goal *all) {
     if (comm->nranks > MOST_LINGERING || needs_core(comm, all)) return false;
     uint64_t start = tutti_ticks();
-    int64_t most_ns = LINGERED_GAPS * tutti_ticks_to_ns(start - comm->shm.oversubscribed.waited);
+    int64_t most_ns = LINGERED_GAPS * tutti_ticks_to_ns(start - comm->shm.waited);
     most_ns = tutti_min_i64(most_ns > LEAST_LINGER_NS ? most_ns : LEAST_LINGER_NS, MOST_LINGER_NS);
     do {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
@@ -258,40 +248,6 @@ static bool linger(const tutti_comm *comm, _Atomic uint64_t *flag, uint64_t targ
         tutti_hooks.p2p_progress();
     } while (tutti_ticks_to_ns(tutti_ticks() - start) < most_ns);
     return false;
-}
-
-/* Returns a core that this thread may use and that has at least two ranks fewer than this core, else -1. Of the
- * ranks of a core only the last one moves, so that they do not all move. */
-static int roomier_core(const tutti_comm *comm, const cpu_set_t *allowed) {
-    uint16_t ranks[CPU_SETSIZE] = {0};
-    int own = sched_getcpu(), best = -1;
-    for (int i = 0; i < comm->nranks; i++) {
-        int core = core_of(comm, i);
-        if (core < 0 || core >= CPU_SETSIZE) return -1;
-        if (core == own && i > comm->rank) return -1;
-        ranks[core]++;
-    }
-    for (int core = 0; core < CPU_SETSIZE; core++)
-        if (CPU_ISSET(core, allowed) && (best < 0 || ranks[core] < ranks[best])) best = core;
-    return best >= 0 && ranks[best] + 2 <= ranks[own] ? best : -1;
-}
-
-/* Checks, once in many waits, whether another core has fewer ranks, and moves there. Affinity masks stay. */
-static void spread(tutti_comm *comm) {
-    tutti_oversubscribed *state = &comm->shm.oversubscribed;
-    cpu_set_t allowed, one;
-    if (state->pause == 0) state->pause = LEAST_WAITS;
-    if (++state->waits < state->pause) return;
-    state->waits = 0;
-    /* A communicator with only some of the host's ranks does not know where the other ranks are. */
-    if (comm->nranks != comm->host_ranks || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-    int core = roomier_core(comm, &allowed);
-    if (core >= 0 && state->pause < MOST_WAITS) state->pause *= 2;
-    else if (core < 0 && state->pause > LEAST_WAITS) state->pause /= 2;
-    if (core < 0) return;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
 /* ------------------------------------------------------------------------------------------------ waiting */
@@ -306,10 +262,10 @@ static tutti_status yield_or_sleep(tutti_comm *comm, tutti_page *page, _Atomic u
 static tutti_status wait_crowded(tutti_comm *comm, tutti_page *page, _Atomic uint64_t *flag, uint64_t target,
                                  const goal *all) {
     if (!linger(comm, flag, target, all)) {
-        spread(comm);
+        tutti_spread(comm);
         TUTTI_TRY(yield_or_sleep(comm, page, flag, target));
     }
-    comm->shm.oversubscribed.waited = tutti_ticks();
+    comm->shm.waited = tutti_ticks();
     return TUTTI_OK;
 }
 
@@ -319,7 +275,8 @@ static tutti_status wait_for(tutti_comm *comm, tutti_page *page, _Atomic uint64_
     for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
     if (comm->wait_state.crowded) return wait_crowded(comm, page, flag, target, all);
-    if (!comm->wait_state.yields && spin(page, flag, target)) return TUTTI_OK;
+    bool spins = !comm->wait_state.yields;
+    if (spins && (spin(page, flag, target) || (tutti_spread(comm) && spin(page, flag, target)))) return TUTTI_OK;
     return yield_or_sleep(comm, page, flag, target);
 }
 
