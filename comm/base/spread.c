@@ -5,17 +5,22 @@
 
 #include "bootstrap/base/deadline.h"
 
-/* The time between two checks of the placement; the longest if the system always moves the ranks back. A move takes
- * about 20 us, and then the caches of the other core are cold. A pair of ranks on one core needs several times as
- * long for a short call. Ranks that share cores in any case lose less, and a check reads the pages of many ranks. */
-typedef struct pauses {
-    int64_t least_ns, most_ns;
-} pauses;
+/* The time between two checks of the placement. A move takes about 20 us, and then the caches of the other core are
+ * cold; a pair of ranks on one core needs several times as long for a short call. A check reads a line of each rank's
+ * page, 0.1 to 0.2 us each, and all ranks of a core make checks: they take up to a hundredth of its time. */
+#define LEAST_PAUSE_NS         INT64_C(200000)
+#define LEAST_CROWDED_PAUSE_NS INT64_C(2000000)
+#define PAUSE_PER_LINE_NS      INT64_C(16000)
+#define MOST_LONGER   10 /* times the least pause, if the system always moves ranks back that have a core each */
+#define MOST_PAUSE_NS INT64_C(2000000000) /* the same if ranks share cores in any case, and lose less */
+#define SELDOM        8                   /* pauses without a call: the last move has lasted */
 
-static const pauses own_cores = {.least_ns = 200000, .most_ns = 2000000};
-static const pauses shared_cores = {.least_ns = 2000000, .most_ns = 2000000000};
-
-#define SELDOM 8 /* pauses without a call: the last move has lasted */
+static int64_t least_pause_ns(const tutti_comm *comm) {
+    int64_t per_core = (comm->host_ranks + comm->host_cores - 1) / comm->host_cores;
+    int64_t pause_ns = comm->nranks * per_core * PAUSE_PER_LINE_NS;
+    int64_t least_ns = comm->spins ? LEAST_PAUSE_NS : LEAST_CROWDED_PAUSE_NS;
+    return pause_ns > least_ns ? pause_ns : least_ns;
+}
 
 /* Returns a core that this thread may use and that has at least two ranks fewer than this core, else -1. Of the
  * ranks of a core only the last one moves, so that they do not all move. */
@@ -54,10 +59,10 @@ bool tutti_spread(tutti_comm *comm) {
     /* A communicator with only some of the host's ranks does not know where the other ranks are. */
     if (comm->net.hosts != NULL || comm->nranks != comm->host_ranks) return false;
     int64_t pause_ns = atomic_load_explicit(&state->pause_ns, memory_order_relaxed);
-    const pauses *limits = comm->spins ? &own_cores : &shared_cores;
+    int64_t least_ns = least_pause_ns(comm), most_ns = comm->spins ? MOST_LONGER * least_ns : MOST_PAUSE_NS;
     bool moved = move(comm), again = moved && now_ns - due_ns < SELDOM * pause_ns;
-    pause_ns = again ? tutti_min_i64(2 * pause_ns, limits->most_ns) : pause_ns / 2;
-    if (pause_ns < limits->least_ns) pause_ns = limits->least_ns;
+    pause_ns = again ? tutti_min_i64(2 * pause_ns, most_ns) : pause_ns / 2;
+    if (pause_ns < least_ns) pause_ns = least_ns;
     atomic_store_explicit(&state->pause_ns, pause_ns, memory_order_relaxed);
     atomic_store_explicit(&state->due_ns, now_ns + pause_ns, memory_order_relaxed);
     return moved;

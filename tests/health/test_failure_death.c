@@ -108,6 +108,40 @@ Test(failure_death, a_death_inside_a_collective_is_an_error_on_ranks_that_call_l
     run_deaths(true, 300000);
 }
 
+/* The root of a long scatter dies between two pieces that it stages, while the other ranks fetch pieces out of its
+ * memory. It has counted a piece as staged that never comes. If it is slow, the others have fetched all before. */
+static tutti_status lose_scatterer(ranks_context *context) {
+    enum { COUNT = 1 << 20 };
+    int rank = context->rank;
+    float *all = NULL, *part = malloc(COUNT * sizeof *part);
+    size_t total = (size_t)COUNT * (size_t)context->nranks;
+    if (rank == VICTIM) all = malloc(total * sizeof *all);
+    RANKS_CHECK(part != NULL && (rank != VICTIM || all != NULL), "no memory");
+    for (size_t i = 0; all != NULL && i < total; i++) all[i] = 1;
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    ranks_forgive(context, VICTIM);
+    if (rank == VICTIM) atomic_store(&stage->died_ns, tutti_now_ns());
+    tutti_status status = tutti_scatter(context->comm, all, part, COUNT, TUTTI_FLOAT32, VICTIM, NULL);
+    RANKS_CHECK(rank != VICTIM, "the root has not died");
+    for (int i = 0; status == TUTTI_OK && i < COUNT; i++) RANKS_CHECK(part[i] == 1, "element %d is %g", i, part[i]);
+    if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL);
+    status = check_error(context, status);
+    free(part);
+    return status == TUTTI_OK ? check_broken(context->comm) : status;
+}
+
+Test(failure_death, readers_of_a_long_scatter_get_an_error) {
+    static const char *const dying_root[] = {"TUTTI_CPUS=4", "TUTTI_FAULT=offer_death:1", NULL};
+    if (!ranks_have_processes()) cr_skip_test("ranks are threads here");
+    set_stage();
+    stage->call.kind = CALL_SCATTER;
+    for (int nranks = 2; nranks <= 4; nranks++) {
+        ranks_options options = {.nranks = nranks, .timeout_s = 20, .environment = dying_root};
+        const char *failure = ranks_run(&options, lose_scatterer);
+        cr_assert(failure == NULL, "%d ranks: %s", nranks, failure);
+    }
+}
+
 /* ------------------------------------------------------------------------------------- point to point */
 
 static tutti_status lose_sender(ranks_context *context) {

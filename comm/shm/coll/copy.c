@@ -20,6 +20,7 @@
  * All ranks go through as many rounds as the source with the most pieces has posted. The v-kinds post a table of
  * addresses and counts, and each reader compares its count with the source's.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -252,6 +253,7 @@ static tutti_status run_offered(const move *m) {
     for (; round < m->pieces; round++) {
         TUTTI_TRY(tutti_staging_await(&m->staging, round, 1));
         if (!stage(m, round)) break;
+        if (TUTTI_UNLIKELY(tutti_fault("offer_death"))) raise(SIGKILL);
         tutti_progress_publish(m->comm, m->op, round + 1);
         copy_own(m, round, /* last */ false);
     }
