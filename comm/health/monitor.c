@@ -33,21 +33,35 @@ static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
     return step >= tutti_progress_at(op->sequence, TUTTI_STEP_DONE);
 }
 
+static bool has_departed(const tutti_comm *comm, int rank) {
+    const tutti_page *page = comm->members[rank].page;
+    uint64_t page_id = atomic_load_explicit(&page->comm_id, memory_order_relaxed);
+    return atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
+           (page_id != comm->id && !tutti_page_is_unborn(comm, page_id));
+}
+
+/* A rank that has died without destroying its communicator, or -1. */
+static int dead_rank(const tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank && tutti_peer_ended(comm->members[rank].process) && !has_departed(comm, rank))
+            return rank;
+    return -1;
+}
+
 static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
-    tutti_member *member = &comm->members[rank];
     if (finished(comm, op, rank)) return TUTTI_OK; /* later failures of that rank do not affect this call */
     tutti_broken broken;
     if (tutti_broken_read(comm, rank, &broken)) return tutti_broken_adopt(comm, rank, broken.status, broken.text);
-    bool dead = deaths && tutti_peer_ended(member->process);
-    uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
-    bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
-                    (page_id != comm->id && !tutti_page_is_unborn(comm, page_id));
+    bool dead = deaths && tutti_peer_ended(comm->members[rank].process);
+    bool departed = has_departed(comm, rank);
     /* Check again: the last thing that the rank did may have been to finish op. */
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
-    if (dead && !departed) return tutti_comm_break(comm, tutti_peer_fail_died(comm, rank, call));
+    /* It may have left because another rank died, and may have reclaimed the page that said so. */
+    int first = departed ? dead_rank(comm) : rank;
+    if (first >= 0) return tutti_comm_break(comm, tutti_peer_fail_died(comm, first, call));
     tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
                tutti_comm_shown(comm, rank), comm->name, call);
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
