@@ -152,7 +152,7 @@ typedef struct tutti_arrivals {
 typedef struct tutti_page {
     _Atomic uint64_t comm_id;  /* 0: the owner has left and reclaimed the memory */
     _Atomic uint32_t departed; /* the owner destroyed its communicator */
-    _Atomic int32_t core;      /* core of the owner at its last post; a hint */
+    _Atomic int32_t core;      /* core of the owner at its last post or message; a hint */
     /* the owner orders its flag stores and its loads of `sleepers` itself; otherwise sleepers must order them */
     _Atomic uint32_t fenced;
     TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers; /* waiters asleep on this page's flags; incremented by them */

@@ -40,10 +40,11 @@ static bool has_departed(const tutti_comm *comm, int rank) {
            (page_id != comm->id && !tutti_page_is_unborn(comm, page_id));
 }
 
-/* A rank that has died without destroying its communicator, or -1. */
-static int dead_rank(const tutti_comm *comm) {
+/* A rank that op needs and that has died without destroying its communicator, or -1. */
+static int dead_rank(const tutti_comm *comm, const tutti_op *op) {
     for (int rank = 0; rank < comm->nranks; rank++)
-        if (rank != comm->rank && tutti_peer_ended(comm->members[rank].process) && !has_departed(comm, rank))
+        if (rank != comm->rank && !finished(comm, op, rank) && !has_departed(comm, rank) &&
+            tutti_peer_ended(comm->members[rank].process))
             return rank;
     return -1;
 }
@@ -60,7 +61,7 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
     /* It may have left because another rank died, and may have reclaimed the page that said so. */
-    int first = departed ? dead_rank(comm) : rank;
+    int first = departed ? dead_rank(comm, op) : rank;
     if (first >= 0) return tutti_comm_break(comm, tutti_peer_fail_died(comm, first, call));
     tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
                tutti_comm_shown(comm, rank), comm->name, call);

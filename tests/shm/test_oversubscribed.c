@@ -38,8 +38,7 @@ static tutti_status fullest(const ranks_context *context, int *most_out) {
 typedef tutti_status (*some_call)(ranks_context *context);
 
 /* Puts all ranks on one core, and makes CALLS calls; TURNS times, with pauses: ranks that are put back at once move
- * seldom. Counts the turns after which each core has at most
- * `most` ranks. */
+ * seldom. Counts the turns after which each core has at most `most` ranks. */
 static tutti_status count_spread(ranks_context *context, some_call call, int most, int *turns_out) {
     cpu_set_t before, after;
     RANKS_CHECK(sched_getaffinity(0, sizeof before, &before) == 0, "no affinity mask");
