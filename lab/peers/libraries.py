@@ -27,15 +27,16 @@ class Library:
 
 class Limit(Library):
     """The limit that memory sets for the bytes that Tutti must move. Fewer bytes do not leave the caches. With more ranks
-    than cores, the limit of these bytes and of a turn of each rank on its core, for any size."""
+    than cores, the limit of these bytes and of a turn of each rank on its core, for any size of most collectives."""
 
     checked = False
     collectives = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+    not_all_meet = ("gather", "scatter", "ping_pong")  # a turn of each rank is no limit for them
 
     def measures(self, world, collective, size):
-        if world > os.cpu_count():
-            return collective in self.collectives + ("barrier",)
-        return collective in self.collectives and size >= shares.LEAST_BYTES
+        if world > os.cpu_count() and collective in self.collectives + ("barrier",):
+            return True
+        return collective in self.collectives + self.not_all_meet and size >= shares.LEAST_BYTES
 
 
 def output(command):

@@ -15,14 +15,21 @@
  *   all_to_all                 (n-1)/n V              -               (n-1)/n V             -             V
  *   reduce_scatter             (n-1)/n V              -               (n-1)/n V             -           V / n
  *   broadcast, root; others      V; 0                 -                  0; V               -           0; V
+ *   scatter, root; others      (n-1)/n V; 0           -                  0; V / n           -           V / n
+ *   gather, root; others        0; V / n              -             (n-1)/n V; 0            -           V; 0
+ *   ping_pong                      V                  -                   V                 -             V
  *
- * The slice of src that stays on the rank (1/n V; not in all_reduce of 2 ranks and all_gather) is read from memory.
+ * The slice of src that stays on the rank (1/n V; not in all_reduce of 2 ranks, all_gather and ping_pong) is read from
+ * memory. In ping_pong a rank writes the ring while its partner reads it, and then the other way round.
  *
  *   memory "shared"              read                                        written
  *   all_reduce                   V / n of each src                           V / n of each dst
  *   all_gather, all_to_all       V / n of each src                           V
  *   reduce_scatter               V / n of each src                           V / n
  *   broadcast, others            V of the root's                             V
+ *   scatter                      V / n of the root's src                     V / n
+ *   gather, root                 V / n of each src                           V
+ *   ping_pong                    V of the partner's src                      V
  *
  * There are four ways to do the same work: writes to the ring, and to dst, each through or past the caches. Warm-up
  * tries them; the way whose slowest rank is fastest counts. An operation ends on all ranks at once: a rank that
@@ -195,6 +202,40 @@ static void broadcast(const operation *o) {
     }
 }
 
+static void scatter(const operation *o) {
+    size_t piece = chunk / (size_t)size / 16 * 16;
+    for (size_t start = 0, round = 0; start < o->count; start += piece, round++) {
+        size_t count = least(piece, o->count - start);
+        if (rank == o->root) stage_pieces(o, start, round, piece, count);
+        loop_copy(o->dst + start, piece_of(o, o->root, start, round, piece), count, o->result_past);
+    }
+}
+
+static void gather(const operation *o) {
+    for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
+        size_t count = least(chunk, o->count - start);
+        if (rank != o->root) loop_copy(slot_of(rank, round), o->src + start, count, o->ring_past);
+        for (int other = 0; rank == o->root && other < size; other++) {
+            const float *from = other == rank ? o->src + start : slot_of(other, round);
+            loop_copy(o->dst + (size_t)other * o->count + start, from, count, o->result_past);
+        }
+    }
+}
+
+/* One message, from or to the partner. */
+static void message(const operation *o, int sends) {
+    for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
+        size_t count = least(chunk, o->count - start);
+        if (sends) loop_copy(slot_of(rank, round), o->src + start, count, o->ring_past);
+        else loop_copy(o->dst + start, slot_of(rank ^ 1, round), count, o->result_past);
+    }
+}
+
+static void ping_pong(const operation *o) {
+    message(o, rank % 2 == 0);
+    message(o, rank % 2 == 1);
+}
+
 static int run_staged(int collective, const operation *o) {
     switch (collective) {
     case CORE_ALL_REDUCE: size == 2 ? reduce_whole(o) : reduce_sliced(o); return 0;
@@ -202,6 +243,9 @@ static int run_staged(int collective, const operation *o) {
     case CORE_REDUCE_SCATTER: reduce_scatter(o); return 0;
     case CORE_BROADCAST: broadcast(o); return 0;
     case CORE_ALL_TO_ALL: all_to_all(o); return 0;
+    case CORE_SCATTER: scatter(o); return 0;
+    case CORE_GATHER: gather(o); return 0;
+    case CORE_PING_PONG: ping_pong(o); return 0;
     default: return -1;
     }
 }
@@ -251,6 +295,13 @@ static int run_lent(int collective, const operation *o) {
         if (rank != o->root) loop_copy(o->dst, in_area(o->root, o->dst), o->count, o->result_past);
         return 0;
     case CORE_ALL_TO_ALL: copy_lent(o, (size_t)rank * o->count); return 0;
+    case CORE_SCATTER:
+        loop_copy(o->dst, in_area(o->root, o->src) + (size_t)rank * o->count, o->count, o->result_past);
+        return 0;
+    case CORE_GATHER:
+        if (rank == o->root) copy_lent(o, 0);
+        return 0;
+    case CORE_PING_PONG: loop_copy(o->dst, in_area(rank ^ 1, o->src), o->count, o->result_past); return 0;
     default: return -1;
     }
 }
@@ -294,8 +345,8 @@ static int try_ways(trials *t, int collective, operation *o) {
 }
 
 static size_t vector_bytes(int collective, size_t count) {
-    int sliced = collective == CORE_ALL_GATHER || collective == CORE_REDUCE_SCATTER || collective == CORE_ALL_TO_ALL;
-    return count * sizeof(float) * (size_t)(sliced ? size : 1);
+    int whole = collective == CORE_ALL_REDUCE || collective == CORE_BROADCAST || collective == CORE_PING_PONG;
+    return count * sizeof(float) * (size_t)(whole ? 1 : size);
 }
 
 /* Counts for ranks that share cores, in rank 0's area. */
