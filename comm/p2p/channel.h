@@ -177,6 +177,8 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out);
 bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *record);
 /* Copies the first bytes of the current record's payload, waiting for parts under way; false: they took too long. */
 bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes);
+/* Copies a fragment's payload, past the caches. */
+void tutti_channel_copy_past(const tutti_channels *channel, const tutti_record *fragment, void *dst);
 /* Bytes of the peer's ring have been read. */
 void tutti_channel_pass(tutti_channels *channel, size_t bytes);
 /* Takes the current record. */

@@ -323,12 +323,13 @@ static bool wait_for_part(const tutti_channels *channel, const tutti_record *rec
     return false;
 }
 
-static void ring_read(const tutti_channels *channel, uint64_t at, char *dst, size_t bytes) {
+static void ring_read(const tutti_channels *channel, uint64_t at, char *dst, size_t bytes,
+                      void (*copy)(void *, const void *, size_t)) {
     const uint8_t *ring = channel->theirs->ring;
     size_t offset = at & (channel->their_bytes - 1);
     size_t first = tutti_min_size(bytes, channel->their_bytes - offset);
-    memcpy(dst, ring + offset, first);
-    if (TUTTI_UNLIKELY(first < bytes)) memcpy(dst + first, ring, bytes - first);
+    copy(dst, ring + offset, first);
+    if (TUTTI_UNLIKELY(first < bytes)) copy(dst + first, ring, bytes - first);
 }
 
 bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes) {
@@ -339,17 +340,21 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
         return true;
     }
     if (is_plain(record)) {
-        ring_read(channel, channel->tail + sizeof *record, dst, bytes);
+        ring_read(channel, channel->tail + sizeof *record, dst, bytes, copy_cached);
         return true;
     }
     for (size_t part = 0, done = 0; done < bytes; part++) {
         size_t here = tutti_min_size(bytes - done, part_bytes(channel, record));
         if (part > 0 && !wait_for_part(channel, record, part)) return false;
         uint64_t line = channel->tail + part_offset(channel, record, part);
-        ring_read(channel, line + sizeof *record, (char *)dst + done, here);
+        ring_read(channel, line + sizeof *record, (char *)dst + done, here, copy_cached);
         done += here;
     }
     return true;
+}
+
+void tutti_channel_copy_past(const tutti_channels *channel, const tutti_record *fragment, void *dst) {
+    ring_read(channel, channel->tail + sizeof *fragment, dst, fragment->payload_bytes, tutti_copy_stream);
 }
 
 void tutti_channel_pass(tutti_channels *channel, size_t bytes) {

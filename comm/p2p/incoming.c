@@ -222,7 +222,9 @@ static bool on_clear(tutti_channels *channel, const tutti_record *record) {
 static bool on_fragment(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = tutti_request_stream(channel, record->transfer, record->bytes, record->payload_bytes);
     if (request == NULL) return !channel->broken; /* cancelled, or invalid */
-    tutti_channel_copy(channel, record, request->buffer + request->moved, record->payload_bytes);
+    char *dst = request->buffer + request->moved;
+    if (request->wanted >= TUTTI_LEAST_PAST_BYTES) tutti_channel_copy_past(channel, record, dst);
+    else tutti_channel_copy(channel, record, dst, record->payload_bytes);
     tutti_request_came(request, record->payload_bytes);
     return true;
 }

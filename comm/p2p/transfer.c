@@ -20,7 +20,6 @@
  * ring; in exchanges of 12 and 16 KiB, whose callers do not wait for each send, the one copy less counts more. */
 #define DIRECT_BYTES         ((size_t)8 << 10)
 #define DIRECT_WAITING_BYTES ((size_t)16 << 10)
-#define STREAM_BYTES         ((size_t)16 << 20) /* messages of at least this size are copied past the caches */
 /* Between ranks that share near cores, messages of these sizes are read from the peer's private memory in one piece:
  * the ring's second copy, and the switches between the slices of a pull, take time from the other ranks. Longer
  * messages are faster through the ring, and so are all messages between distant cores (1 MiB takes 165 us; by reads
@@ -210,7 +209,8 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
     if (bytes == 0) return true; /* buffers may be NULL in this case */
     char *dst = request->buffer + request->moved;
     if (request->source != NULL) {
-        bool past = request->wanted >= STREAM_BYTES && request->partner == NULL; /* within a process they may overlap */
+        bool overlaps = request->partner != NULL; /* within a process it may */
+        bool past = request->wanted >= TUTTI_LEAST_PAST_BYTES && !overlaps;
         if (past) tutti_copy_stream(dst, request->source + request->moved, bytes);
         else memmove(dst, request->source + request->moved, bytes);
         return true;
