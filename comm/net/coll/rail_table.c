@@ -81,9 +81,11 @@ static double predict_doubling(const question *q) {
     return moving(q, steps, steps, steps * q->bytes) + reducing(q, 2 * steps * q->bytes);
 }
 
+/* A power of two of ranks takes part: each of them sends the vector without one slice, twice. */
 static double predict_halving(const question *q) {
-    double steps = 2 * q->log_n, more = q->is_power ? 0 : 2 * q->bytes;
-    return moving(q, steps, steps, 2 * q->bytes + more) + reducing(q, 2 * q->bytes + more) + rereading(q, q->bytes);
+    double members = q->is_power ? q->n : (double)(1 << ((int)q->log_n - 1));
+    double steps = 2 * q->log_n, moved = 2 * q->bytes * (1 - 1 / members) + (q->is_power ? 0 : 2 * q->bytes);
+    return moving(q, steps, steps, moved) + reducing(q, moved) + rereading(q, q->bytes);
 }
 
 static double predict_tree(const question *q) {
