@@ -180,7 +180,7 @@ Test(p2p, empty_messages_are_messages) {
 /* Exchanges lengths on both sides of every threshold between two protocols, from either kind of memory, to any address;
  * now and then the receiver is late. */
 static tutti_status every_way(ranks_context *context) {
-    enum { MOST = (4 << 20) + 3, TURNS = 8 };
+    enum { MOST = (4 << 20) + 3, TURNS = 8, LONG_TURNS = 2 };
     static const size_t lengths[] = {0,     1,      24,     25,     64,      1023,          1025,          4096,
                                      4097,  8192,   8193,   16384,  16385,   40000,         65536,         65537,
                                      98304, 300007, 524287, 524288, 1 << 20, (1 << 20) + 1, (4 << 20) - 1, 4 << 20,
@@ -190,7 +190,7 @@ static tutti_status every_way(ranks_context *context) {
     uint8_t *shared, *out = malloc(MOST), *place = malloc(MOST + TURNS);
     TUTTI_TRY(tutti_mem_alloc(MOST, (void **)&shared));
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        for (int turn = 0; turn < TURNS; turn++) {
+        for (int turn = 0; turn < (lengths[i] > 2 << 20 ? LONG_TURNS : TURNS); turn++) {
             size_t bytes = lengths[i];
             uint8_t *src = turn % 2 == 0 ? out : shared, *in = place + turn;
             tutti_received received = {.count = 9};
