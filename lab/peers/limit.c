@@ -20,7 +20,8 @@
  *   ping_pong                      V                  -                   V                 -             V
  *
  * The slice of src that stays on the rank (1/n V; not in all_reduce of 2 ranks, all_gather and ping_pong) is read from
- * memory. In ping_pong a rank writes the ring while its partner reads it, and then the other way round.
+ * memory. In ping_pong a rank writes the ring while its partner reads it, and then the other way round; in shared
+ * memory both read at once, as if two cores copied each message.
  *
  *   memory "shared"              read                                        written
  *   all_reduce                   V / n of each src                           V / n of each dst
